@@ -43,14 +43,7 @@ void add(TransportCounters& sum, const TransportCounters& more) {
 }
 
 bool Capabilities::serves(CollectiveKind kind, DataType dtype, ReduceOp op) const {
-  switch (kind) {
-    case CollectiveKind::allreduce:
-    case CollectiveKind::reduce:
-    case CollectiveKind::reduce_scatter:
-      return is_valid(dtype) && can_reduce(dtype, op);
-    default:
-      return is_valid(dtype);
-  }
+  return is_valid(dtype) && (!reduces(kind) || can_reduce(dtype, op));
 }
 
 bool Capabilities::serves_on(Device device, CollectiveKind kind, DataType dtype,

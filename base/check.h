@@ -6,7 +6,7 @@ namespace tutti::detail {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition);
 }
 
-/// Asserts what only a mistake of our own can break; throws Error(internal). Errors of the world
-/// (input, peers, files) are reported with Error directly.
+/// Asserts conditions that only a mistake of the library can violate; throws Error(internal).
+/// Outside errors (input, peers, files) are reported with Error directly.
 #define TUTTI_CHECK(condition) \
   ((condition) ? void() : ::tutti::detail::check_failed(__FILE__, __LINE__, #condition))

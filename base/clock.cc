@@ -7,7 +7,7 @@ namespace tutti {
 
 namespace {
 
-// The model lets every now() read it without a call into the dynamic loader.
+// This TLS model lets now() read it without a call into the dynamic loader.
 [[gnu::tls_model("initial-exec")]] thread_local constinit Clock::Source* source_of_thread = nullptr;
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 namespace tutti {
 
-/// The time of the library, which is never set back: that of the steady clock, or on a thread of a
-/// test whatever it puts there. Times are those of std::chrono::steady_clock, so that a condition
-/// can wait until one.
+/// The library's time, which never goes back. It is that of the steady clock, unless a test gives a
+/// thread another source. Times are those of std::chrono::steady_clock, so that a condition
+/// variable can wait until one.
 class Clock {
  public:
   using duration = std::chrono::steady_clock::duration;
@@ -16,18 +16,18 @@ class Clock {
   static constexpr bool is_steady = true;
 
   static time_point now() noexcept;
-  /// The calling thread does nothing for so long.
+  /// Makes the calling thread sleep.
   static void sleep_for(duration time);
 
-  /// A clock that a thread may have instead of the steady one.
+  /// A clock that replaces the steady clock on a thread.
   class Source {
    public:
     virtual ~Source() = default;
     virtual time_point now() noexcept = 0;
     virtual void sleep_until(time_point when) = 0;
   };
-  /// The calling thread's clock from now on; null: the steady clock. Does not own it. Returns the
-  /// one before.
+  /// Replaces the calling thread's clock from now on; null restores the steady clock. `source` is
+  /// borrowed. Returns the previous one.
   static Source* use(Source* source) noexcept;
 };
 

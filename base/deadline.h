@@ -8,22 +8,24 @@
 
 namespace tutti {
 
-/// A point in time after which waiting is an error. Copyable; `never()` does not pass.
+/// A point in time after which waiting is an error. It can be copied.
 class Deadline {
  public:
-  static Deadline never() { return Deadline(Clock::time_point::max()); }  // does not pass
-  /// Seconds from now.
+  static Deadline never() { return Deadline(Clock::time_point::max()); }  // never passes
+  /// Returns the deadline that is this many seconds from now.
   static Deadline after(double seconds) {
     return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(std::min(seconds, 1e8))));
   }
   static Deadline at(Clock::time_point when) { return Deadline(when); }  // on the steady clock
 
-  bool passed() const { return !is_never() && Clock::now() >= when_; }  // waiting is an error
-  bool is_never() const { return when_ == Clock::time_point::max(); }   // made by never()
-  Clock::time_point when() const { return when_; }                      // on the steady clock
+  /// True if waiting longer is an error.
+  bool passed() const { return !is_never() && Clock::now() >= when_; }
+  bool is_never() const { return when_ == Clock::time_point::max(); }  // true if made by never()
+  Clock::time_point when() const { return when_; }                     // on the steady clock
 
-  /// Milliseconds to hand to poll or epoll_wait: rounded up, -1 for never, 0 once passed.
+  /// Returns the milliseconds for poll() or epoll_wait(): rounded up, -1 for never, and 0 once
+  /// passed.
   int poll_milliseconds() const {
     if (is_never()) return -1;
     const auto left = when_ - Clock::now();

@@ -23,7 +23,8 @@ Bell::Bell() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 
 void Bell::ring() const {
   const uint64_t one = 1;
-  // A full counter (EAGAIN) is already readable, which is all that ringing asks for.
+  // EAGAIN means that the counter is full. The eventfd is readable then, which is all that ringing
+  // needs.
   [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof one);
 }
 

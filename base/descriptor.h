@@ -30,11 +30,11 @@ class Descriptor {
 class Bell {
  public:
   Bell();
-  /// One that another process made and passed here.
+  /// Takes over an eventfd that another process created and passed to this one.
   explicit Bell(Descriptor eventfd) : fd_(std::move(eventfd)) {}
   void ring() const;
   void silence() const;
-  /// Until it is rung, or `most` passed. True: it is readable.
+  /// Blocks until it is rung or `most` has passed. Returns true if it is readable.
   bool wait(std::chrono::microseconds most) const;
   int descriptor() const { return fd_.get(); }
 
@@ -46,10 +46,11 @@ class Bell {
 class Poller {
  public:
   Poller();
-  /// events as in epoll (EPOLLIN, EPOLLOUT ...); adding an fd twice changes its events.
+  /// `events` are epoll's (EPOLLIN, EPOLLOUT ...). Adding an fd twice replaces its events.
   void watch(int fd, unsigned events);
   void forget(int fd);
-  /// Waits until something is ready, or `milliseconds` passed (-1: for ever). True if ready.
+  /// Blocks until a descriptor is ready or `milliseconds` have passed (-1: no limit). Returns true
+  /// if one is ready.
   bool wait(int milliseconds) const;
   int descriptor() const { return fd_.get(); }
 

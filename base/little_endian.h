@@ -11,11 +11,11 @@
 
 namespace tutti {
 
-/// What messages between ranks are made of: integers, enumerations and floating-point numbers.
+/// The elements of messages between ranks: integers, enumerations and floating-point numbers.
 template <class T>
 concept WireNumber = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
-/// A number's bytes in little-endian order, whatever the machine's own is.
+/// Returns a number's bytes in little-endian order, whatever the machine's byte order.
 template <WireNumber Number>
 std::array<std::byte, sizeof(Number)> to_little_endian(Number number) {
   auto bytes = std::bit_cast<std::array<std::byte, sizeof(Number)>>(number);
@@ -24,7 +24,7 @@ std::array<std::byte, sizeof(Number)> to_little_endian(Number number) {
   return bytes;
 }
 
-/// The number whose bytes in little-endian order begin at `at`.
+/// Returns the number whose bytes in little-endian order begin at `at`.
 template <WireNumber Number>
 Number from_little_endian(const std::byte* at) {
   std::array<std::byte, sizeof(Number)> bytes;
@@ -33,27 +33,27 @@ Number from_little_endian(const std::byte* at) {
   return std::bit_cast<Number>(bytes);
 }
 
-/// Writes a number at `at`; returns the place behind it.
+/// Writes a number at `at`; returns the address after it.
 template <WireNumber Number>
 std::byte* put_number(std::byte* at, Number number) {
   for (const auto byte : to_little_endian(number)) *at++ = byte;
   return at;
 }
 
-/// Reads a number at `at`; returns the place behind it.
+/// Reads a number at `at`; returns the address after it.
 template <WireNumber Number>
 const std::byte* get_number(const std::byte* at, Number& number) {
   number = from_little_endian<Number>(at);
   return at + sizeof number;
 }
 
-/// Appends a number to a message that is kept as text.
+/// Appends a number to a message that is stored as text.
 template <WireNumber Number>
 void append_number(std::string& bytes, Number number) {
   for (const auto byte : to_little_endian(number)) bytes += static_cast<char>(byte);
 }
 
-/// Takes a number off the front; `bytes` must hold it.
+/// Removes a number from the front and returns it; `bytes` must hold it.
 template <WireNumber Number>
 Number take_number(std::string_view& bytes) {
   const auto number = from_little_endian<Number>(reinterpret_cast<const std::byte*>(bytes.data()));

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What the loader would read, it maps; a file that was cut short would end the process by a signal.
+// The loader maps the file. A truncated file would end the process by a signal, so it is checked
+// first.
 void check_whole(const std::string& file) {
   const auto damaged = [&](std::string_view what) {
     return Error(ErrorCode::corrupt_data,
@@ -66,7 +67,7 @@ std::string plugin_folder() {
 
 const void* load_plugin_record(const std::string& file, const PluginKind& kind) {
   check_whole(file);
-  // Never closed: what a library set up (threads, handlers at exit) may outlive all that used it.
+  // The library is never closed: its threads and exit handlers may outlive all its users.
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     const char* why = ::dlerror();

@@ -6,23 +6,25 @@
 
 namespace tutti {
 
-/// The folder of libtutti.so.
+/// Returns the folder of libtutti.so.
 std::string library_folder();
-/// Where the plugins of this library lie: in an installation the folder tutti-<its so-version>
-/// beside libtutti.so, so that two versions can be installed at once; in a build tree beside it.
+/// Returns the folder of this library's plugins. In an installation it is the folder
+/// tutti-<so-version> beside libtutti.so, so that two versions can be installed at once. In a build
+/// tree it is the folder of libtutti.so.
 std::string plugin_folder();
 
-/// What a plugin file should be, for messages.
+/// Describes a plugin file, for messages.
 struct PluginKind {
   std::string_view noun;    // "backend"
-  std::string_view symbol;  // of its record, whose first member is the ABI number
+  std::string_view symbol;  // its record, whose first member is the ABI number
   uint32_t abi = 0;
-  std::string_view instead;  // what to do where it cannot be loaded: "use another backend"
+  std::string_view instead;  // advice if it cannot be loaded: "use another backend"
 };
 
-/// Loads a file for good and returns its record. Throws Error(unavailable) if it cannot be loaded,
-/// Error(corrupt_data) if it is damaged or has no such record, Error(version) if it was built for
-/// another ABI. Throws nothing else, and a damaged file does not end the process.
+/// Loads a plugin for the life of the process and returns its record. Throws Error(unavailable) if
+/// it cannot be loaded, Error(corrupt_data) if it is damaged or has no such record, and
+/// Error(version) if it was built for another ABI. It throws nothing else, and a damaged file does
+/// not end the process.
 const void* load_plugin_record(const std::string& file, const PluginKind& kind);
 
 }  // namespace tutti

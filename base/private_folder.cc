@@ -20,7 +20,7 @@ namespace tutti {
 
 namespace {
 
-// With a slash at the end, open() would follow a link in spite of O_NOFOLLOW.
+// With a trailing slash, open() would follow a link despite O_NOFOLLOW.
 std::string without_last_slashes(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
@@ -101,7 +101,7 @@ void PrivateFolder::remove(const std::string& name) const noexcept {
 }
 
 std::vector<std::string> PrivateFolder::names() const {
-  // A descriptor of its own: one that is shared would share the place up to which was read.
+  // Listing needs its own descriptor, because a shared one would share the read position.
   Descriptor own(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::unique_ptr<DIR, int (*)(DIR*)> list(own ? ::fdopendir(own.get()) : nullptr,
                                                  ::closedir);
@@ -134,8 +134,8 @@ void PrivateFolder::fail(std::string_view what, int error) const {
                                                   what, std::strerror(error)));
 }
 
-// Null if it is not there. Files may be older than the checked folder's mode, so each is looked at;
-// a pipe must not hold up the opening.
+// Returns null if the file does not exist. Files may be older than the folder's checked mode, so
+// each file is checked. O_NONBLOCK keeps a pipe from blocking open().
 Descriptor PrivateFolder::open_file(const std::string& name, int flags) const {
   Descriptor file(
       ::openat(folder_.get(), name.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));

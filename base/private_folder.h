@@ -11,31 +11,32 @@
 
 namespace tutti {
 
-/// A folder in which only this process's user can make, change or replace files. What is looked at
-/// is the opened folder, through which all of its files are reached: a user that may write into
-/// the folders above it can take it away, but cannot put another one in its place.
+/// A folder in which only this process's user can create, change or replace files. The folder is
+/// opened and checked once, and all of its files are accessed through that descriptor. So a user
+/// who may write to the parent folders can remove the folder, but cannot put another one in its
+/// place.
 ///
-/// What the operating system refuses is an Error(unavailable) that names folder and reason.
+/// Failures of the operating system are an Error(unavailable) that names the folder and the reason.
 class PrivateFolder {
  public:
-  /// Made with mode 0700 if it is missing, and so are the folders above it. Throws
+  /// Creates the folder with mode 0700 if it is missing, and the folders above it. Throws
   /// Error(authentication) that names folder, owner and mode if it is a link, belongs to another
-  /// user or lets other users write.
+  /// user or is writable by other users.
   explicit PrivateFolder(const std::string& path);
 
-  /// A file's whole text; nothing if it is not there. Throws Error(authentication) if another user
-  /// could have written or read it (a link, another owner, a mode beyond 0600), and
-  /// Error(unavailable) for more than `most` bytes.
+  /// Returns a file's whole text, or nothing if the file does not exist. Throws
+  /// Error(authentication) if another user could have written or read it (a link, another owner, a
+  /// mode beyond 0600), and Error(unavailable) if it has more than `most` bytes.
   std::optional<std::string> read(const std::string& name, size_t most) const;
-  /// The file appears whole, with mode 0600, or not at all, whatever stood under the name before. A
-  /// crash leaves at most a file whose name begins with a dot.
+  /// Creates or replaces a file atomically, with mode 0600. A crash leaves at most a file whose
+  /// name begins with a dot.
   void put(const std::string& name, std::string_view text) const;
-  /// The same, unless there is a file of that name already: then false.
+  /// Does the same unless a file of that name exists; then it returns false.
   bool put_once(const std::string& name, std::string_view text) const;
   void remove(const std::string& name) const noexcept;
-  /// Of all files, also those that begin with a dot.
+  /// Returns the names of all files, including those that begin with a dot.
   std::vector<std::string> names() const;
-  /// Held until the descriptor is closed, also by a crash.
+  /// Locks a file until the descriptor is closed, even by a crash.
   Descriptor lock(const std::string& name, Deadline deadline) const;
 
  private:

@@ -16,7 +16,7 @@ void complete_standard_streams() {
     const int opened = ::open("/dev/null", O_RDWR);
     if (opened < 0)
       throw system_error(fmt::format("cannot open /dev/null as standard stream {}", stream), errno);
-    if (opened > 2) ::close(opened);  // another thread was faster
+    if (opened > 2) ::close(opened);  // another thread opened the stream first
   }
 }
 

@@ -15,7 +15,7 @@ namespace tutti {
 
 /// The atomics, locks and clock that the library ships with. A protocol between threads is a
 /// template over such a policy, so that tests run the shipped code under every order of events
-/// (tests/explore). Everything here compiles to what the protocol would call without a policy.
+/// (tests/explore). Each member compiles to the plain call that it wraps.
 struct Threads {
   template <class T>
   using Atomic = std::atomic<T>;
@@ -23,25 +23,26 @@ struct Threads {
   using Condition = std::condition_variable;
   using Bell = tutti::Bell;
 
-  /// A sequentially consistent fence: others see what was stored before it, before anything after
-  /// it is read.
+  /// A sequentially consistent fence: other threads see everything stored before it, before this
+  /// thread reads anything after it.
   static void fence() {
 #if defined(__SANITIZE_THREAD__)
-    // tsan knows no fences. The host's exchange is one, and relaxed it orders nothing in tsan's
-    // eyes, which thus see a word that should have been a release and is not.
+    // tsan does not model fences. The host's exchange acts as a fence, but as a relaxed operation
+    // it orders nothing for tsan. So tsan still reports a word whose store should have been a
+    // release.
     static std::atomic<int> word;
     word.exchange(0, std::memory_order_relaxed);
 #else
     std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
   }
-  /// Between two looks at what another thread will write.
+  /// Called between two polls of a word that another thread will write.
   static void pause() { pause_core(); }
-  /// The same, and it gives the core to another thread that is ready.
+  /// The same, but it also yields the core to another thread that is ready.
   static void yield() { ::sched_yield(); }
   static Clock::time_point now() { return Clock::now(); }
-  /// The protocol says that this thread may read or write this plain data now: so many bytes from
-  /// here on. The explorer checks it; the shipped policy does nothing.
+  /// Declares that the protocol lets this thread read or write this plain data now, from the given
+  /// address for this many bytes. The explorer checks it; the shipped policy does nothing.
   static void reads(const void*, size_t = 1) {}
   static void writes(const void*, size_t = 1) {}
 };

@@ -36,8 +36,8 @@ std::string format_rank_set(std::span<const int> ranks) {
 
 namespace {
 
-// Levenshtein distance, one row at a time, with transpositions of neighbours counted as one edit
-// (optimal string alignment), because swapped letters are the commonest slip.
+// Computes the Levenshtein distance, one row at a time. A transposition of neighbours counts as one
+// edit (optimal string alignment), because swapped letters are the most common slip.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -119,7 +119,7 @@ std::optional<double> parse_number(std::string_view text, double low, double hig
 
 namespace {
 
-// How many bytes of `text` are its first character as UTF-8; 0 if they are none.
+// Returns the number of bytes of the first UTF-8 character of `text`, or 0 if it is invalid.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto lead = byte(0);
@@ -128,7 +128,7 @@ size_t utf8_length(std::string_view text) {
   if (lead < 0xc2 || lead > 0xf4 || text.size() < length) return 0;
   for (size_t i = 1; i < length; ++i)
     if ((byte(i) & 0xc0) != 0x80) return 0;
-  // Longer than need be, half of a pair for UTF-16, and past the last character.
+  // Rejects overlong forms, surrogates, and code points beyond the last character.
   const bool is_wrong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f) ||
                         (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) > 0x8f);
   return is_wrong ? 0 : length;
@@ -156,9 +156,9 @@ std::string json_string(std::string_view text) {
 
 bool is_operation_name(std::string_view text) {
   if (text.empty() || text.size() > kLongestName) return false;
-  // Eight bytes at a time, for a blocking call takes little longer than a look at each byte: a byte
-  // below 0x20 that gets 0x20 taken away sets its highest bit, and so does a byte of 0x7f that is
-  // made 0 and gets 1 taken away.
+  // Checks eight bytes at a time, because a blocking call takes little longer than a check of each
+  // byte. Subtracting 0x20 sets the highest bit of a byte below 0x20. A byte of 0x7f becomes 0 by
+  // the xor, and subtracting 1 then sets its highest bit.
   constexpr uint64_t kEachByte = 0x0101010101010101;
   uint64_t found = 0;
   for (; text.size() >= sizeof(uint64_t); text.remove_prefix(sizeof(uint64_t))) {

@@ -24,23 +24,23 @@ constexpr int64_t operator""_M(unsigned long long count) {
 }
 constexpr int kAnySize = std::numeric_limits<int>::max();
 
-// The first rule that fits decides. `bytes` is of the whole collective.
+// The first rule that fits applies. `bytes` is the size of the whole collective.
 struct Rule {
   CollectiveKind kind;
   std::string_view algorithm;
   int64_t below_bytes = kNoLimit;
   int most_ranks = kAnySize;
-  bool two_levels =
-      false;  // only where several hosts have more ranks than hosts, and any order goes
+  bool two_levels = false;  // only for several hosts with more ranks than hosts
   int64_t from_bytes = 0;
-  std::optional<int64_t> Thresholds::*measured = nullptr;  // what may stand for below_bytes
+  // Measured threshold that replaces below_bytes.
+  std::optional<int64_t> Thresholds::*measured = nullptr;
 };
 
 using enum CollectiveKind;
 constexpr Rule kRules[] = {
-    // Below, the rounds inside the hosts cost more than the bytes between them.
+    // Below 16 KiB, the rounds within the hosts cost more than they save between the hosts.
     {allreduce, "hierarchical", kNoLimit, kAnySize, true, 16_K},
-    // Measured; docs/decisions.md says how.
+    // These sizes were measured; docs/decisions.md describes how.
     {allreduce, "one_shot", 32_K, 2, false, 0, &Thresholds::one_shot_below},
     {allreduce, "one_shot", 4_K, 8, false, 0, &Thresholds::one_shot_below},
     {allreduce, "recursive_doubling", 32_K, kAnySize, false, 0,
@@ -70,7 +70,8 @@ constexpr Rule kRules[] = {
     {barrier, "dissemination"},
 };
 
-// Rules for collectives that reduce, under determinism=rank_order or if no plain sum may travel.
+// Rules for collectives that reduce, under determinism=rank_order or if no plain partial sums may
+// be sent.
 constexpr Rule kRankOrderRules[] = {
     {allreduce, "one_shot", 32_K, 2},
     {allreduce, "one_shot", 4_K, 8},
@@ -79,7 +80,8 @@ constexpr Rule kRankOrderRules[] = {
     {reduce, "direct"},
 };
 
-// A broadcast has no rounds of reducing within the hosts: where two levels pay, they always do.
+// A broadcast has no rounds of reducing within the hosts. If two levels pay, they pay at every
+// size.
 int64_t first_of_two_levels(const Rule& rule, const Thresholds& thresholds) {
   if (!thresholds.two_levels_from) return rule.from_bytes;
   return rule.kind == broadcast && *thresholds.two_levels_from != Thresholds::kNever
@@ -142,9 +144,9 @@ const Algorithm* read_algorithm(std::string_view part, CollectiveKind kind, std:
   refuse_name(part, "algorithm", name, fmt::format(" for {}", to_string(kind)), names);
 }
 
-// A send and the recv that meets it run the same way, so what is said of one is said of both.
+// A send and its matching recv use the same algorithm, so a score for one applies to both.
 std::vector<CollectiveKind> sides_of(CollectiveKind kind) {
-  return kind == send || kind == recv ? std::vector{send, recv} : std::vector{kind};
+  return is_pair(kind) ? std::vector{send, recv} : std::vector{kind};
 }
 
 int64_t read_size(std::string_view part, std::string_view text) {
@@ -159,7 +161,7 @@ int64_t read_size(std::string_view part, std::string_view text) {
 }  // namespace
 
 int64_t agreed_bytes(const Collective& collective) {
-  if (collective.kind == alltoall) return 0;
+  if (exchanges_parts(collective.kind)) return 0;
   const auto counts = collective.send_counts;
   return std::accumulate(counts.begin(), counts.end(), int64_t{0}) * size_of(collective.dtype);
 }

@@ -13,12 +13,12 @@
 namespace tutti {
 
 enum class Determinism : uint8_t {
-  fastest,    // the same bits on all ranks
-  run,        // and from run to run: choices depend on nothing that varies
-  rank_order  // and over backends, modes, bucket layouts and arrival orders
+  fastest,    // equal bits on all ranks
+  run,        // also equal from run to run: choices depend on nothing that varies
+  rank_order  // also equal for all backends, modes, bucket layouts and orders of arrival
 };
 
-/// What the choice of an algorithm depends on.
+/// The inputs to the choice of an algorithm.
 struct Question {
   CollectiveKind kind = CollectiveKind::allreduce;
   int64_t bytes = 0;
@@ -28,40 +28,40 @@ struct Question {
   Sums sums = Sums::plain;
 };
 
-/// The bytes of a collective as far as all ranks know them alike, so that they choose alike: counts
-/// of an alltoall differ from rank to rank, so it has none here.
+/// Returns the bytes of a collective as far as all ranks know the same number, so that they choose
+/// the same algorithm. If parts are exchanged it is 0, because counts differ from rank to rank.
 int64_t agreed_bytes(const Collective& collective);
 
-/// One part of a score string: which backend and algorithm run the collectives of a kind whose
-/// bytes are in [low, high).
+/// One part of a score string: the backend and algorithm that run the collectives of a kind with a
+/// size in bytes in [low, high).
 struct Score {
   CollectiveKind kind;
   int64_t low, high;
-  std::string backend;         // empty: the communicator's own
-  const Algorithm* algorithm;  // null ("auto"): as if nothing were said
-  std::string text;            // as it was given
+  std::string backend;         // empty for the communicator's own
+  const Algorithm* algorithm;  // null ("auto") for the built-in choice
+  std::string text;            // the part as the user wrote it
 };
 
-/// One table from {kind, bytes, ranks, hosts} to an algorithm, with overrides by a score string:
+/// A table from {kind, bytes, ranks, hosts} to an algorithm, with overrides by a score string:
 ///   allreduce:0-32k=one_shot,32k-inf=ring;broadcast:0-inf=binomial_tree
-/// Sizes take K, M, G or inf; the low end belongs to the range, the high end does not. A
-/// later score wins; one for send is one for recv too, and the other way round. Parts that no score
-/// names keep the built-in choice. A collective also keeps it if the algorithm of the score does
-/// not keep its sums, see Sums. Under determinism=rank_order an override that does not keep the
-/// promise is refused. A score may name a backend too (ucx/ring, ucx/auto); here that decides
-/// nothing, see backends/choice.
+/// Sizes take K, M, G or inf. A range includes its low end but not its high end. Later scores win.
+/// A score for send also applies to recv, and the reverse. Collectives that no score names keep the
+/// built-in choice. A collective also keeps it if the score's algorithm does not support its Sums.
+/// An override that breaks determinism=rank_order is rejected. A score may also name a backend
+/// (ucx/ring, ucx/auto); the Chooser ignores it, and backends/choice uses it.
 class Chooser {
  public:
   Chooser() = default;
-  /// Throws Error(invalid_argument) that quotes the part it cannot read and what it wanted.
+  /// Throws Error(invalid_argument) that quotes the invalid part and what was expected.
   explicit Chooser(std::string_view scores, Determinism determinism = Determinism::fastest,
                    Thresholds thresholds = {});
-  /// Throws Error(invalid_argument) if the question asks for rank_order and an override breaks it.
+  /// Returns the algorithm. Throws Error(invalid_argument) if the question asks for rank_order and
+  /// an override breaks it.
   const Algorithm& choose(const Question& question) const;
   std::span<const Score> scores() const { return scores_; }
-  /// The score that decides; null: none does.
+  /// Returns the score that applies, or null if there is none.
   const Score* find(CollectiveKind kind, int64_t bytes) const;
-  /// Whether some collectives of this kind run by an algorithm that a score names.
+  /// Returns whether a score names an algorithm for some collectives of this kind.
   bool overrides(CollectiveKind kind) const;
 
  private:

@@ -2,83 +2,46 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
+#include "tutti/collectives/kinds.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/packing.h"
 #include "tutti/tensor/reduce_op.h"
 
 namespace tutti {
 
-/// The numbers are part of the wire format.
-enum class CollectiveKind : uint8_t {
-  allreduce = 0,
-  allgather = 1,
-  broadcast = 2,
-  reduce = 3,
-  gather = 4,
-  scatter = 5,
-  reduce_scatter = 6,
-  alltoall = 7,
-  send = 8,
-  recv = 9,
-  barrier = 10,
-};
-inline constexpr int kCollectiveKindCount = 11;
-
-constexpr std::string_view to_string(CollectiveKind kind) noexcept {
-  constexpr std::string_view kNames[kCollectiveKindCount] = {
-      "allreduce",      "allgather", "broadcast", "reduce", "gather", "scatter",
-      "reduce_scatter", "alltoall",  "send",      "recv",   "barrier"};
-  return kNames[static_cast<int>(kind)];
-}
-
-/// Kinds whose output depends on the data of all ranks. On these (and on barrier) every message
-/// carries a verdict and every rank learns the OR of all ranks' verdicts.
-constexpr bool reduces(CollectiveKind kind) noexcept {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::reduce_scatter;
-}
-
-/// One collective as a value; a backend starts any of them by one call. Counts are in elements.
+/// One collective as a value. A backend starts any of them by one call. Counts are in elements.
+/// kKindTraits says what input and output hold. send_counts has one count if either of them holds
+/// the whole, none for a barrier, and else one for each rank. recv_counts has one for each rank if
+/// parts are exchanged, and else none.
 ///
-/// kind            input            output                 send_counts        recv_counts
-/// allreduce       count            count                  {count}            -
-/// broadcast       count at root    count                  {count}            -
-/// reduce          count            count at root          {count}            -
-/// allgather(v)    counts[rank]     sum of counts          counts, one a rank -
-/// gather(v)       counts[rank]     sum of counts at root  counts             -
-/// scatter(v)      sum at root      counts[rank]           counts             -
-/// reduce_scatter  sum of counts    counts[rank]           counts             -
-/// alltoall(v)     sum of send      sum of recv            to each rank       from each rank
-/// send, recv      count            count                  {count}            -
-/// barrier         -                -                      -                  -
-///
-/// input may equal output where both hold as many elements. An allgather's or (at root) gather's
-/// input may be this rank's part of output, a scatter's output (at root) this rank's part of input;
-/// other overlaps are not allowed. Input is never read beyond, and output never written beyond what
-/// the table says; either may be null where the table says nothing. Spans and memory are borrowed
-/// until the operation is done.
+/// input may equal output if both have the same number of elements. The input of an allgather or
+/// (at root) gather may be this rank's part of output; the output of a scatter (at root) may be
+/// this rank's part of input. Other overlaps are not allowed. Nothing outside of the ranges in
+/// kKindTraits is read or written. Either pointer may be null where it holds nothing. Spans and
+/// memory are borrowed until the operation is over.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   DataType dtype = DataType::f32;
   ReduceOp op = ReduceOp::sum;
-  int root = 0;  // rooted kinds; the peer of send and recv
+  int root = 0;  // root of rooted kinds; peer of send and recv
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::span<const int64_t> send_counts;
   std::span<const int64_t> recv_counts;
-  Scale scale;  // applied once to the final values of reducing kinds (op average adds 1/n itself)
-  /// alltoall: the most that any rank sends to any other, alike on all ranks; -1: not known. A
-  /// backend may need it to choose alike.
+  Scale scale;  // applied once to the final values of reducing kinds (op average itself adds 1/n)
+  /// If parts are exchanged, the largest count that any rank sends to any other. It is equal on all
+  /// ranks, or -1 if unknown. A backend may need it to choose the same algorithm on all ranks.
   int64_t longest = -1;
 };
 
-/// How the sums of a collective may travel before they are its result.
+/// How partial sums of a collective may be sent.
 enum class Sums : uint8_t {
-  plain,    // they travel in its type
-  scaled,   // f16 that is divided: sums on the way must not overflow if the result does not
-  at_owner  // averages of integers: no sum travels; a rank that has all operands sums them wide
+  plain,   // in the collective's type
+  scaled,  // f16 with a divisor: partial sums must not overflow unless the result does
+  /// Averages of integers: a rank that has all operands sums them in a wider type, and no partial
+  /// sums are sent.
+  at_owner
 };
 constexpr Sums sums_of(const Collective& collective) noexcept {
   const bool is_divided = collective.op == ReduceOp::average;

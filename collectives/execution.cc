@@ -14,16 +14,11 @@ namespace tutti {
 
 namespace {
 
-// A key is the segment's number and the round.
+// A key consists of the segment's number and the round.
 constexpr int kRoundBits = 14;
 constexpr int64_t kMostSegments = int64_t{1} << (32 - kRoundBits);
-// Short segments count for little in a queue, but not for nothing.
+// This limit bounds the number of short segments, whose bytes count for little in a queue.
 constexpr int64_t kMostLanes = 64;
-
-bool is_cut(CollectiveKind kind) {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::broadcast;
-}
 
 Scale final_scale(const Collective& collective, const Launch& launch, int size) {
   if (!reduces(collective.kind)) return {};
@@ -89,7 +84,7 @@ void Execution::lay_out(const Algorithm& algorithm) {
   whole_output_ = output_count(problem);
   segments_ = 1;
   segment_count_ = 0;
-  if (!is_cut(collective_.kind)) {
+  if (!is_elementwise(collective_.kind)) {
     first_ = last_ = pool_.prepare(algorithm, problem);
     return;
   }
@@ -117,15 +112,14 @@ int64_t Execution::bytes_of(int64_t segment) const {
 
 // --- segments -----------------------------------------------------------------------------------
 
-// A rank that has seen a segment to its end knows the verdict of all ranks. So all ranks begin the
-// first segments, as many as may be in flight, whatever happens, and no rank begins another one
-// after a veto.
+// A rank that has completed a segment knows the verdicts of all ranks. So every rank begins the
+// first segments, up to segments_in_flight, in any case. After a veto no rank begins another one.
 bool Execution::may_begin_segment() const {
   if (next_segment_ == segments_) return false;
   return next_segment_ < pool_.options.segments_in_flight || (has_heard_all_ && verdict_ == 0);
 }
 
-// True if any segment begins.
+// Begins segments while the queue has room, and leaves the queue when none is left to begin.
 void Execution::begin_segments() {
   const int64_t most = pool_.options.segments_in_flight * pool_.options.segment_bytes;
   while (!queue_->waiting.empty() && queue_->waiting.front() == this && may_begin_segment()) {
@@ -183,7 +177,7 @@ void Execution::choose_input(Lane& lane) {
   if (fills) edges.fill(edges.self, input, lane.bucket);
 }
 
-// Where the user wants a segment's output, if that is one place; else null.
+// Returns the user's memory for a segment's output if it is contiguous; else null.
 std::byte* Execution::final_place(const Lane& lane) const {
   const Range output = part_of(lane.segment, whole_output_);
   const auto& edges = launch_.edges;
@@ -192,7 +186,7 @@ std::byte* Execution::final_place(const Lane& lane) const {
   return edges.output != nullptr ? edges.output(edges.self, output) : nullptr;
 }
 
-// The verdict of all ranks is clean: nothing need wait any more.
+// Lets the lane write to the user's memory, which is allowed once the verdicts of all ranks are go.
 void Execution::write_directly(Lane& lane) {
   if (!is_staged_ || lane.is_direct || verdict_ != 0) return;
   auto* place = final_place(lane);
@@ -208,7 +202,7 @@ std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
   return base == nullptr ? nullptr : base + element * element_bytes_;
 }
 
-// Whether the results of what a step sends may be written over it.
+// Returns whether the results of the sent elements may overwrite them.
 bool Execution::may_lend(const Lane& lane, const Step& step) const {
   const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
   return lane.prepared->comes_back[number] && input_is_readable_ && verdict_ == 0 &&
@@ -251,7 +245,7 @@ void Execution::post_round(Lane& lane) {
   }
 }
 
-// True if all that the round receives is here, or can be viewed.
+// Returns true if everything that the round receives has arrived, or can be viewed.
 bool Execution::has_received(Lane& lane) {
   auto& transport = pool_.transport;
   std::erase_if(lane.receives, [&](const Receive& receive) {
@@ -280,7 +274,7 @@ void Execution::give_views_back(Lane& lane) {
   lane.views.clear();
 }
 
-// After a veto the values mean nothing; only the messages still matter.
+// After a veto the values are meaningless; only the messages are still sent and received.
 void Execution::act(Lane& lane) {
   const auto& schedule = lane.prepared->schedule;
   if (lane.round_begin == lane.round_end) return;
@@ -301,7 +295,7 @@ void Execution::act(Lane& lane) {
   }
 }
 
-// Where elements of scratch are: there, or still at their sender.
+// Returns the address of an element of scratch, which may still be in its sender's memory.
 const std::byte* Execution::operand(const Lane& lane, int64_t element) const {
   for (const auto& view : lane.views)
     if (element >= view.range.begin && element < view.range.end())
@@ -321,7 +315,8 @@ void Execution::reduce_step(Lane& lane, const Step& step) {
       other += step.operands.stride;
     }
   }
-  // What the ranks lent for their results is written at once. None has vetoed.
+  // No rank has vetoed here, so results are also written at once to memory that peers lent for
+  // them.
   const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
   for (const auto& view : lane.views) {
     const auto& peers = lane.prepared->goes_back_to[number];
@@ -356,12 +351,12 @@ void Execution::end_segment(Lane& lane) {
     std::memcpy(target, staged, static_cast<size_t>(output.count * element_bytes_));
 }
 
-// True if the segment is at its end.
+// Returns true if the segment is complete.
 bool Execution::advance_lane(Lane& lane) {
   while (true) {
     if (!lane.has_acted) {
-      // Views are read while this rank's own messages may still be: their receivers, too, read them
-      // only now, and none may wait for the other.
+      // Views are read before this rank's own sends are complete. The receivers read this rank's
+      // bytes at the same point, so waiting for each other would deadlock.
       if (!has_received(lane) || has_failed_) return false;
       if (lane.views.empty() && !has_sent(lane)) return false;
       if (has_failed_) return false;
@@ -415,7 +410,7 @@ OperationState Execution::advance() {
   return state_;
 }
 
-// --- its end ------------------------------------------------------------------------------------
+// --- an operation is over -----------------------------------------------------------------------
 
 void Execution::drop(std::unique_ptr<Lane> lane) {
   queue_->bytes_in_flight -= lane->bytes;
@@ -436,7 +431,7 @@ void Execution::give_up() {
 void Execution::release() {
   cancel();
   for (auto& lane : lanes_) {
-    // Each of them has its ticket back, as far as the transport is done with it.
+    // This returns the tickets that the transport has finished.
     static_cast<void>(has_received(*lane));
     give_views_back(*lane);
     static_cast<void>(has_sent(*lane));

@@ -10,64 +10,67 @@
 
 namespace tutti {
 
-/// A schedule with what the executor wants to know of it, kept under the problem that it solves.
+/// A schedule with facts that the executor derives from it, stored with the problem that it solves.
 struct PreparedSchedule {
   PreparedSchedule(const Algorithm& algorithm, const Problem& problem);
   bool solves(const Algorithm& algorithm, const Problem& problem) const;
 
   const Algorithm* const algorithm;
-  Problem problem;  // its counts are the two vectors
+  Problem problem;  // its counts are the two vectors below
   std::vector<int64_t> counts, recv_counts;
   const Schedule schedule;
-  size_t most_in_round = 0;  // messages
-  int64_t longest = 0;       // message, in elements
-  int64_t sends = 0;         // messages in all
+  size_t most_in_round = 0;  // most messages in one round
+  int64_t longest = 0;       // elements of the longest message
+  int64_t sends = 0;         // number of messages sent
   bool receives_any = false;
-  std::vector<bool> is_viewable;  // of each step: a receive that is read once, by its own round's
-                                  // reductions, which write to nothing that is being sent
+  /// By step: the received elements are read only once, by reductions of the same round, which do
+  /// not write to anything being sent.
+  std::vector<bool> is_viewable;
   int64_t sent_elements = 0;
-  std::vector<bool> comes_back;  // of each step: a send to where its elements' results come from
-  std::vector<std::vector<int>> goes_back_to;  // of each reduction: peers that get its result
+  /// By step: the results of the sent elements return from the same peer.
+  std::vector<bool> comes_back;
+  /// By step: peers to which a reduction's result is sent.
+  std::vector<std::vector<int>> goes_back_to;
 };
 
-/// A receive that is posted.
+/// A posted receive.
 struct Receive {
   Ticket ticket = 0;
   const Step* step = nullptr;
 };
 
-/// Received elements that stay at their sender until they are reduced.
+/// Received elements that stay in the sender's memory until they are reduced.
 struct View {
   Ticket ticket = 0;
   int peer = -1;
-  Range range;  // of scratch, in which they would lie
+  Range range;  // range of scratch that they would otherwise fill
   const std::byte* data = nullptr;
 };
 
-/// Results that were written to where they were lent from.
+/// Results that were written to memory that a peer lent.
 struct Returned {
   int peer = -1;
-  Range range;  // of the output
+  Range range;  // range of the output
   uint64_t place = 0;
 };
 
-/// A segment in flight: its memory, and where it stands. Reused, the last one first, because its
-/// memory is still in the cache.
+/// A segment in flight: its memory and its state. The lane released last is reused first, because
+/// its memory is still in the cache.
 struct Lane {
   int64_t segment = 0;
   const PreparedSchedule* prepared = nullptr;
-  size_t round_begin = 0, round_end = 0;  // the steps of the running round
+  size_t round_begin = 0, round_end = 0;  // steps of the current round
   std::vector<Receive> receives;
   std::vector<Ticket> sends;
   std::vector<View> views;
   std::vector<Returned> returned;
-  bool has_acted = false;  // the running round's copies and reductions are done
+  bool has_acted = false;  // the current round's copies and reductions are done
   std::byte* scratch = nullptr;
   std::byte* bucket = nullptr;  // packed elements, and outputs that wait for the verdict
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  bool is_direct = false;  // output is where the user wants it
-  int64_t bytes = 0;       // what it counts for in its queue
+  bool is_direct = false;  // output is the user's memory
+  int64_t bytes = 0;       // bytes that count in its queue
 
   std::unique_ptr<Region> memory;
   size_t memory_bytes() const { return memory ? memory->bytes() : 0; }
@@ -75,14 +78,14 @@ struct Lane {
 
 class Execution;
 
-/// Segments that share one bound. Those of operations further back wait for those before.
+/// Segments that share one limit. Segments of later operations wait for those of earlier ones.
 struct LaneQueue {
-  std::vector<Execution*> waiting;  // have segments to begin, oldest first
+  std::vector<Execution*> waiting;  // operations with segments to begin, oldest first
   int64_t bytes_in_flight = 0;
   int64_t lanes = 0;
 };
 
-/// What the operations of one Executor share.
+/// State that the operations of one Executor share.
 class ExecutionPool {
  public:
   ExecutionPool(Transport& used, std::vector<int> host_of, const ExecutorOptions& wanted);
@@ -93,8 +96,8 @@ class ExecutionPool {
   const ExecutorOptions options;
   uint64_t allocations = 0;
   LaneQueue queues[kQueues];
-  std::vector<const std::byte*> operands;  // of the reduction that runs just now
-  std::vector<std::byte*> results;         // and where it writes
+  std::vector<const std::byte*> operands;  // operands of the current reduction
+  std::vector<std::byte*> results;         // outputs of the current reduction
 
   std::shared_ptr<const PreparedSchedule> prepare(const Algorithm& algorithm,
                                                   const Problem& problem);
@@ -106,24 +109,24 @@ class ExecutionPool {
 
  private:
   std::vector<std::shared_ptr<const PreparedSchedule>> prepared_;
-  size_t next_prepared_ = 0;  // which to forget when there are too many
+  size_t next_prepared_ = 0;  // entry to replace when the cache is full
   void fit(Lane& lane, size_t bytes);
 
   std::vector<std::unique_ptr<Lane>> free_lanes_;
   size_t lane_count_ = 0;
-  size_t lane_bytes_ = 0;  // the most that any needed, and
+  size_t lane_bytes_ = 0;  // most bytes that any lane needed
   size_t lane_tickets_ = 0;
   std::vector<std::unique_ptr<Execution>> executions_;
   std::vector<Execution*> free_executions_;
 };
 
-/// A running collective; used for one after another.
+/// A running collective. The object is reused for one collective after another.
 class Execution final : public Operation {
  public:
   explicit Execution(ExecutionPool& pool) : pool_(pool) {}
-  /// Throws for what makes no sense; then nothing runs.
+  /// Starts a collective. Throws for invalid arguments; then nothing runs.
   void begin(const Algorithm& algorithm, const Collective& collective, const Launch& launch);
-  /// What it would send; nothing runs.
+  /// Returns the messages that begin() would send, without running anything.
   Traffic predict(const Algorithm& algorithm, const Collective& collective, const Launch& launch);
   OperationState advance() override;
   void cancel() override {
@@ -135,7 +138,7 @@ class Execution final : public Operation {
  private:
   void take(const Collective& collective, const Launch& launch);
   void lay_out(const Algorithm& algorithm);
-  // Elements of a segment's input and output within the whole.
+  // Returns the elements of the whole input or output that a segment covers.
   Range part_of(int64_t segment, int64_t whole) const;
   const PreparedSchedule& prepared_of(int64_t segment) const {
     return segment == segments_ - 1 ? *last_ : *first_;
@@ -171,20 +174,20 @@ class Execution final : public Operation {
   ReduceOp op_ = ReduceOp::sum;  // average is a sum that is divided at the end
   Scale scale_;
   bool input_is_readable_ = true;
-  bool is_staged_ = false;  // outputs wait in the lane for the verdict
+  bool is_staged_ = false;  // outputs stay in the lane until the verdict is known
   int64_t whole_input_ = 0, whole_output_ = 0;
   int64_t segments_ = 1;
-  int64_t segment_count_ = 0;  // elements of a segment but the last; 0: there is one segment
+  int64_t segment_count_ = 0;  // elements per segment except the last; 0 if there is one segment
   std::shared_ptr<const PreparedSchedule> first_, last_;  // the last segment may be shorter
 
-  std::vector<std::byte> blank_;  // sent instead of an input that must not be read
+  std::vector<std::byte> blank_;  // sent in place of an input that must not be read
   std::vector<std::unique_ptr<Lane>> lanes_;
   LaneQueue own_queue_;
   LaneQueue* queue_ = nullptr;
   int64_t next_segment_ = 0;
-  bool has_heard_all_ = false;  // the verdict is that of all ranks
+  bool has_heard_all_ = false;  // the verdict includes those of all ranks
   uint32_t verdict_ = 0;
-  bool has_received_any_ = false;  // or receives nothing
+  bool has_received_any_ = false;  // true from the start if it receives nothing
   bool has_failed_ = false;
   bool is_giving_up_ = false;
   OperationState state_ = OperationState::done;

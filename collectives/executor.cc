@@ -15,12 +15,12 @@ namespace tutti {
 
 namespace {
 
-constexpr int kMostRounds = 1 << 14;  // fit a message's key
+constexpr int kMostRounds = 1 << 14;  // limited by the bits of a message's key
 constexpr size_t kMostPrepared = 64;
 constexpr size_t kFirstExecutions = 8;
-// Memory of a rare large operation is not worth keeping.
+// Memory of a rare large operation is not kept.
 constexpr size_t kMostKeptBytes = 64 << 20;
-// Segments are smaller; what is not cut into segments may be larger.
+// Segments are smaller than this; operations that are not split into segments may be larger.
 constexpr size_t kMostAlikeBytes = 8 << 20;
 constexpr size_t kAlignment = 64;
 
@@ -32,7 +32,7 @@ bool covers(const Range& whole, const Range& part) {
   return whole.begin <= part.begin && part.end() <= whole.end();
 }
 
-// Whether the reductions of a round write to what this rank sends in it.
+// Returns whether the reductions of a round write to memory that this rank sends in the same round.
 bool writes_what_it_sends(const std::vector<Step>& steps, int round) {
   const std::span running(std::ranges::lower_bound(steps, round, {}, &Step::round),
                           std::ranges::upper_bound(steps, round, {}, &Step::round));
@@ -46,8 +46,8 @@ bool writes_what_it_sends(const std::vector<Step>& steps, int round) {
   });
 }
 
-// Whether only the reductions of its round read what a step receives. The last of them may
-// write to where it would lie.
+// Returns whether only reductions of the same round read the received elements. The last of them
+// may overwrite the range in which the elements would be.
 bool is_only_reduced(const std::vector<Step>& steps, const Step& received) {
   const Range& place = received.target;
   bool is_replaced = false;
@@ -66,13 +66,13 @@ bool is_only_reduced(const std::vector<Step>& steps, const Step& received) {
     if (step.action == Action::send || step.to != Slot::scratch || !overlaps(step.target, place))
       continue;
     if (!covers(step.target, place)) return false;
-    if (is_later) return true;  // then others lie there
+    if (is_later) return true;  // the range then holds other elements
     is_replaced = true;
   }
   return true;
 }
 
-// Whether what a step receives may stay at its sender until it is reduced.
+// Returns whether the received elements may stay in the sender's memory until they are reduced.
 bool may_be_viewed(const std::vector<Step>& steps, const Step& step, CollectiveKind kind) {
   const bool has_one_layout = kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce;
   return has_one_layout && step.action == Action::recv && step.to == Slot::scratch &&
@@ -83,8 +83,8 @@ bool writes_to_output(const Step& step, const Range& range) {
   return step.action != Action::send && step.to == Slot::output && overlaps(step.target, range);
 }
 
-// Whether the results of what a step sends come from where it goes, and nothing touches their place
-// meanwhile. Input and output are the same memory.
+// Returns whether the results of the sent elements return from the same peer, and nothing uses
+// their memory meanwhile. Input and output are the same memory.
 bool has_results_come_back(const std::vector<Step>& steps, const Step& sent) {
   if (sent.action != Action::send || sent.from != Slot::input || sent.source.count == 0)
     return false;
@@ -102,7 +102,7 @@ bool has_results_come_back(const std::vector<Step>& steps, const Step& sent) {
   });
 }
 
-// The peers to which the result of a reduction is sent as it is.
+// Returns the peers to which the result of a reduction is sent unchanged.
 std::vector<int> receivers_of_result(const std::vector<Step>& steps, const Step& reduced) {
   std::vector<int> peers;
   if (reduced.action != Action::reduce || reduced.to != Slot::output) return peers;
@@ -191,8 +191,8 @@ std::shared_ptr<const PreparedSchedule> ExecutionPool::prepare(const Algorithm& 
 std::unique_ptr<Lane> ExecutionPool::take_lane(const PreparedSchedule& prepared,
                                                size_t scratch_bytes, size_t bucket_bytes) {
   const size_t total = std::max(kAlignment, aligned(scratch_bytes) + bucket_bytes);
-  // All lanes are alike, and more are made than are needed now: how many run at once, and which of
-  // them meets a large segment, varies with time from step to step.
+  // All lanes have the same size, and more are created than are needed now. How many run at once,
+  // and which of them gets a large segment, varies from step to step.
   if (total <= kMostAlikeBytes) lane_bytes_ = std::max(lane_bytes_, total);
   lane_tickets_ = std::max(lane_tickets_, prepared.most_in_round);
   if (free_lanes_.empty()) {
@@ -219,7 +219,7 @@ std::unique_ptr<Lane> ExecutionPool::take_lane(const PreparedSchedule& prepared,
   return lane;
 }
 
-// Memory comes into being when it is first used.
+// Memory is allocated when a lane first needs it.
 void ExecutionPool::fit(Lane& lane, size_t bytes) {
   if (lane.memory_bytes() < bytes) {
     ++allocations;

@@ -6,20 +6,20 @@
 
 namespace tutti {
 
-/// How others find a Region: what a peer, or a device's library, needs to map it.
+/// How a peer, or a device's library, maps a Region.
 struct RegionHandle {
   enum class Kind : uint8_t {
-    none,     // nobody can
-    address,  // threads of this process, at `offset`
-    file,     // whoever gets `descriptor` maps it, at `offset` of that file
+    none,     // it cannot be mapped
+    address,  // by threads of this process, at `offset`
+    file,     // by any process that gets `descriptor`, at `offset` of that file
   };
   Kind kind = Kind::none;
-  int descriptor = -1;  // borrowed from the Region, as long as it lives; -1: none
-  uint64_t offset = 0;  // in bytes
-  uint64_t bytes = 0;   // from there on
+  int descriptor = -1;  // borrowed from the Region while it lives; -1: none
+  uint64_t offset = 0;  // offset in bytes
+  uint64_t bytes = 0;   // length in bytes
 };
 
-/// Memory in which buckets live. Freed with the object; 4096-byte aligned.
+/// Memory for buckets. It is freed with the object and aligned to 4096 bytes.
 class Region {
  public:
   static constexpr size_t kAlignment = 4096;
@@ -29,7 +29,7 @@ class Region {
   virtual RegionHandle handle() const { return {}; }
 };
 
-/// One in memory of this process alone. Throws std::bad_alloc.
+/// Allocates a Region in memory of this process alone. Throws std::bad_alloc.
 std::unique_ptr<Region> make_heap_region(size_t bytes);
 
 }  // namespace tutti

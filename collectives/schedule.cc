@@ -27,7 +27,7 @@ std::span<const Algorithm> algorithms() {
       {"hierarchical", reduce_scatter, kAnyOrder, hierarchical_reduce_scatter, kScalesSums},
       {"binomial_tree", reduce, kAnyOrder, binomial_tree_reduce},
       {"direct", reduce, kInRankOrder, direct_reduce},
-      // These reduce nothing, so that no order can be broken.
+      // These do not reduce, so they satisfy any order.
       {"ring", allgather, kInRankOrder, ring_allgather},
       {"direct", allgather, kInRankOrder, direct_allgather},
       {"bruck", allgather, kInRankOrder, bruck_allgather},
@@ -64,12 +64,14 @@ int64_t sum(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-bool has_one_count(CollectiveKind kind) {
-  using enum CollectiveKind;
-  return kind == allreduce || kind == broadcast || kind == reduce || kind == send || kind == recv;
+// How many counts a Problem has.
+size_t send_counts_of(CollectiveKind kind, size_t size) {
+  const auto& is = traits(kind);
+  if (is.input == Content::whole || is.output == Content::whole) return 1;
+  return is.input == Content::nothing ? 0 : size;
 }
 
-// The text is made only where it is needed: small blocking calls pass here too.
+// The text is formatted only on failure, because small blocking calls pass here too.
 template <class... Args>
 void require(bool condition, const Problem& problem, fmt::format_string<Args...> wrong,
              Args&&... args) {
@@ -82,19 +84,18 @@ void require(bool condition, const Problem& problem, fmt::format_string<Args...>
 }  // namespace
 
 void require_valid(const Problem& problem) {
-  using enum CollectiveKind;
   const auto size = static_cast<size_t>(problem.size);
   require(problem.size >= 1 && problem.rank >= 0 && problem.rank < problem.size, problem,
           "no such rank");
   require(problem.root >= 0 && problem.root < problem.size, problem,
           "there is no rank {} (root or peer)", problem.root);
-  const bool to_peer = problem.kind == send || problem.kind == recv;
-  require(!to_peer || problem.root != problem.rank, problem,
+  require(!is_pair(problem.kind) || problem.root != problem.rank, problem,
           "a rank cannot send to or receive from itself");
-  const size_t wanted = problem.kind == barrier ? 0 : has_one_count(problem.kind) ? 1 : size;
+  const size_t wanted = send_counts_of(problem.kind, size);
   require(problem.counts.size() == wanted, problem, "wants {} counts, got {}", wanted,
           problem.counts.size());
-  const size_t wanted_recv = problem.kind == alltoall ? size : 0;
+  const bool exchanges = exchanges_parts(problem.kind);
+  const size_t wanted_recv = exchanges ? size : 0;
   require(problem.recv_counts.size() == wanted_recv, problem, "wants {} recv_counts, got {}",
           wanted_recv, problem.recv_counts.size());
   const auto is_negative = [](int64_t count) { return count < 0; };
@@ -102,63 +103,42 @@ void require_valid(const Problem& problem) {
               std::ranges::none_of(problem.recv_counts, is_negative),
           problem, "a count is negative");
   const auto rank = static_cast<size_t>(problem.rank);
-  require(problem.kind != alltoall || problem.counts[rank] == problem.recv_counts[rank], problem,
+  require(!exchanges || problem.counts[rank] == problem.recv_counts[rank], problem,
           "what a rank sends to itself is not what it receives from itself");
   require(problem.hosts.empty() || problem.hosts.size() == size, problem, "wants {} hosts, got {}",
           size, problem.hosts.size());
 }
 
-int64_t input_count(const Problem& problem) {
-  using enum CollectiveKind;
-  const bool is_root = problem.rank == problem.root;
-  const auto rank = static_cast<size_t>(problem.rank);
-  switch (problem.kind) {
-    case allreduce:
-    case reduce:
-    case send:
-      return problem.counts[0];
-    case broadcast:
-      return is_root ? problem.counts[0] : 0;
-    case allgather:
-    case gather:
-      return problem.counts[rank];
-    case scatter:
-      return is_root ? sum(problem.counts) : 0;
-    case reduce_scatter:
-    case alltoall:
-      return sum(problem.counts);
-    case recv:
-    case barrier:
+namespace {
+
+int64_t count_of(Content content, const Problem& problem, std::span<const int64_t> exchanged) {
+  switch (content) {
+    case Content::nothing:
       return 0;
+    case Content::whole:
+      return problem.counts[0];
+    case Content::part:
+      return problem.counts[static_cast<size_t>(problem.rank)];
+    case Content::parts:
+      return sum(problem.counts);
+    case Content::exchanged:
+      return sum(exchanged);
   }
   return 0;
 }
 
+}  // namespace
+
+int64_t input_count(const Problem& problem) {
+  const auto& is = traits(problem.kind);
+  if (is.from_root && problem.rank != problem.root) return 0;
+  return count_of(is.input, problem, problem.counts);
+}
+
 int64_t output_count(const Problem& problem) {
-  using enum CollectiveKind;
-  const bool is_root = problem.rank == problem.root;
-  const auto rank = static_cast<size_t>(problem.rank);
-  switch (problem.kind) {
-    case allreduce:
-    case broadcast:
-    case recv:
-      return problem.counts[0];
-    case reduce:
-      return is_root ? problem.counts[0] : 0;
-    case allgather:
-      return sum(problem.counts);
-    case gather:
-      return is_root ? sum(problem.counts) : 0;
-    case scatter:
-    case reduce_scatter:
-      return problem.counts[rank];
-    case alltoall:
-      return sum(problem.recv_counts);
-    case send:
-    case barrier:
-      return 0;
-  }
-  return 0;
+  const auto& is = traits(problem.kind);
+  if (is.to_root && problem.rank != problem.root) return 0;
+  return count_of(is.output, problem, problem.recv_counts);
 }
 
 }  // namespace tutti

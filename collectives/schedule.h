@@ -10,105 +10,107 @@
 
 namespace tutti {
 
-/// Memory that a schedule knows.
+/// Memory that a schedule refers to.
 enum class Slot : uint8_t { input, output, scratch };
 
 /// Elements [begin, begin + count) of a slot.
 struct Range {
   int64_t begin = 0;                              // first element
-  int64_t count = 0;                              // of elements
+  int64_t count = 0;                              // number of elements
   int64_t end() const { return begin + count; }   // one past the last
-  bool operator==(const Range&) const = default;  // of both
+  bool operator==(const Range&) const = default;  // compares both
 };
 
-/// What a step does.
+/// The kind of a step.
 enum class Action : uint8_t {
-  send,   // source of slot `from` to `peer`
-  recv,   // from `peer` into target of slot `to`
-  copy,   // source of `from` to target of `to` (may be the same place: nothing to do)
-  reduce  // target of `to` = op over the operands in order, rounded once; see Operands
+  send,   // sends the source in slot `from` to `peer`
+  recv,   // receives from `peer` into the target in slot `to`
+  copy,   // copies the source in `from` to the target in `to`; nothing happens if they are the same
+  reduce  // target in `to` = op over the operands in order, rounded once; see Operands
 };
 
-/// What a reduction combines: `count` operands in order, of which number `own` is the step's source
-/// and the others, also in order, stand in scratch from `begin` on, `stride` elements apart. The
-/// target may be the place of any one of them.
+/// The operands of a reduction: `count` operands in order. Operand number `own` is the step's
+/// source. The others are in scratch, also in order, from `begin` on, `stride` elements apart. The
+/// target may be the same memory as any one of them.
 struct Operands {
-  int count = 1;                                     // with the own one
-  int own = 0;                                       // place of the step's source among them
-  int64_t begin = 0;                                 // in scratch
+  int count = 1;                                     // includes the step's source
+  int own = 0;                                       // index of the step's source
+  int64_t begin = 0;                                 // offset in scratch
   int64_t stride = 0;                                // elements from one to the next
-  bool operator==(const Operands&) const = default;  // of all fields
+  bool operator==(const Operands&) const = default;  // compares all fields
 };
 
-/// One thing that one rank does. Rounds are counted from 0 within a segment. In a round a rank
-/// first posts all its receives and sends, then, when they are all done, runs its copies and
-/// reductions in listed order; then the next round begins. Between two ranks at most one message
-/// travels in each direction per round (key = round), and a message is sent even if it is empty: it
-/// carries the verdict.
+/// One action of one rank. Rounds are counted from 0 within a segment. In each round a rank first
+/// posts all its receives and sends. When all of them are done, it runs its copies and reductions
+/// in listed order, and the next round begins. In each round at most one message goes in each
+/// direction between two ranks (key = round). Empty messages are sent, too, because they carry the
+/// verdict.
 struct Step {
   int round = 0;                 // from 0
-  Action action = Action::copy;  // what is done
-  int peer = -1;                 // of send and recv
-  Slot from = Slot::input;       // read
-  Slot to = Slot::output;        // written
-  Range source{};                // of `from`
-  Range target{};                // of `to`
-  Operands operands{};           // reduce only
-  int divisor = 1;               // reduce: of its result; more than 1 only for Sums::scaled
+  Action action = Action::copy;  // kind of the step
+  int peer = -1;                 // for send and recv
+  Slot from = Slot::input;       // slot that is read
+  Slot to = Slot::output;        // slot that is written
+  Range source{};                // range in `from`
+  Range target{};                // range in `to`
+  Operands operands{};           // for reduce only
+  int divisor = 1;  // divides the result of a reduce; more than 1 only for Sums::scaled
 };
 
-/// What a schedule is computed from. Pure data: the same on every rank but for `rank`.
+/// The input of a schedule. Pure data: equal on every rank except for `rank`.
 struct Problem {
   CollectiveKind kind = CollectiveKind::allreduce;  // what is computed
-  int rank = 0;                                     // this one
-  int size = 1;                                     // how many ranks there are
-  int root = 0;                                     // or the peer of send and recv
+  int rank = 0;                                     // this rank
+  int size = 1;                                     // number of ranks
+  int root = 0;                                     // root, or peer of send and recv
   std::span<const int64_t> counts;                  // see Collective: send_counts
-  std::span<const int64_t> recv_counts;             // alltoall only
-  std::span<const int> hosts;  // host number of each rank, empty: all on one host
+  std::span<const int64_t> recv_counts;             // see Collective
+  std::span<const int> hosts;  // host number of each rank; empty if all are on one host
   bool in_place = false;       // input and output are the same memory
-  Sums sums = Sums::plain;     // which sums may travel
+  Sums sums = Sums::plain;     // how partial sums may be sent
 };
 
-/// What one rank does for one segment of a collective. Offsets are elements of the segment's input
-/// and output; scratch is private to the segment.
+/// The steps of one rank for one segment of a collective. Offsets are elements of the segment's
+/// input and output. Scratch is private to the segment.
 struct Schedule {
-  std::vector<Step> steps;       // ascending rounds
-  int64_t scratch = 0;           // elements of scratch
-  bool scales_at_owner = false;  // each reduce applies the scale; else the executor does at the end
-  int divisor = 1;               // by which the steps have divided a result in all
-  /// The round after whose messages this rank has heard from all others, if output is written only
-  /// from then on; -1: not before the end.
+  std::vector<Step> steps;  // in ascending rounds
+  int64_t scratch = 0;      // elements of scratch
+  /// If true each reduce applies the scale; else the executor does at the end.
+  bool scales_at_owner = false;
+  int divisor = 1;  // product by which the steps have divided a result
+  /// The round after whose messages this rank knows the verdicts of all ranks, if output is written
+  /// only from then on; -1 if only at the end.
   int heard_all = -1;
 };
 
-/// A pure function from a valid Problem to a Schedule, under a name. `reduces_in_rank_order` marks
-/// those that keep the promise of determinism=rank_order: each element is reduced at one owner,
-/// over all ranks in ascending order, or not reduced at all.
+/// A named pure function from a valid Problem to a Schedule. `reduces_in_rank_order` marks
+/// algorithms that satisfy determinism=rank_order: each element is reduced at one owner, over all
+/// ranks in ascending order, or is not reduced at all.
 ///
-/// What every algorithm keeps (tests/collectives/validate.h checks it): all ranks end with the same
-/// bits; where reduces(kind), and in a barrier, a rank that has run its schedule has heard,
-/// directly or not, from every other rank.
+/// Every algorithm guarantees the following (tests/collectives/validate.h checks it). All ranks end
+/// with the same bits. If reduces(kind), and in a barrier, a rank that has run its schedule has
+/// received, directly or indirectly, the verdict of every other rank.
 struct Algorithm {
-  std::string_view name;                            // as TUTTI_ALGORITHMS calls it
-  CollectiveKind kind = CollectiveKind::allreduce;  // what it computes
-  bool reduces_in_rank_order = false;               // see above; no sum travels
+  std::string_view name;                            // name in TUTTI_ALGORITHMS
+  CollectiveKind kind = CollectiveKind::allreduce;  // kind of collective
+  bool reduces_in_rank_order = false;               // see above; no partial sum is sent
   Schedule (*plan)(const Problem&) = nullptr;       // pure; any thread
-  bool scales_sums = false;                         // those that travel, for Sums::scaled
-  bool keeps(Sums sums) const {                     // whether it serves them
+  bool scales_sums = false;                         // keeps partial sums in range, for Sums::scaled
+  bool keeps(Sums sums) const {                     // whether it supports these sums
     return sums == Sums::plain || reduces_in_rank_order || (sums == Sums::scaled && scales_sums);
   }
 };
 
-/// Every algorithm of the library, all kinds.
+/// Returns every algorithm of the library, for all kinds.
 std::span<const Algorithm> algorithms();
-/// Throws Error(invalid_argument) that lists the names for the kind.
+/// Returns the algorithm of this name. If there is none, throws Error(invalid_argument) that lists
+/// the names for the kind.
 const Algorithm& find_algorithm(CollectiveKind kind, std::string_view name);
 
-/// Throws Error(invalid_argument) that says what is wrong: ranks, root, numbers of counts.
+/// Throws Error(invalid_argument) that names the invalid part: ranks, root or number of counts.
 void require_valid(const Problem& problem);
 
-/// Elements of input and of output that a rank holds for a Problem.
+/// Return the number of elements of input and of output that a rank holds for a Problem.
 int64_t input_count(const Problem& problem);
 /// See input_count.
 int64_t output_count(const Problem& problem);

@@ -16,14 +16,15 @@ struct Cost {
   double per_byte = 0;
 };
 
-// What a reduced byte costs beside its way: with it the model puts the limit of one round between
-// two ranks on loopback, whose latency is about 10 us, where it was measured (32 KiB).
+// Cost of reducing one byte, apart from moving it. With this value, the model's threshold for one
+// round between two ranks on loopback, whose latency is about 10 us, is where it was measured (32
+// KiB).
 constexpr double kGamma = 1.0 / 1600;
 
-// Nothing that a probe could say makes smaller or larger limits of rounds credible.
+// Smaller or larger thresholds are not credible, whatever a probe measured.
 constexpr int64_t kLeast = 512, kMost = 64 << 20;
 
-// A host's link is never quite its own.
+// Two levels must save at least this factor, because a host rarely has its link to itself.
 constexpr double kClearly = 1.1;
 
 struct Layout {
@@ -39,12 +40,12 @@ struct Layout {
     ring_links = *std::max_element(leaving.begin(), leaving.end());
   }
   int ranks = 0;
-  int count = 1;         // hosts
-  int most_members = 1;  // of a host
-  int ring_links = 0;    // that leave a host in a ring of all ranks
+  int count = 1;         // number of hosts
+  int most_members = 1;  // ranks on the largest host
+  int ring_links = 0;    // most links that leave one host in a ring of all ranks
 };
 
-// Rounds of doubling among `count`, and the largest power of two in it.
+// Return the rounds of doubling among `count` ranks, and the largest power of two in it.
 double rounds_of(int count) { return static_cast<double>(std::bit_width(unsigned(count - 1))); }
 int core_of(int count) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(count))); }
 
@@ -58,18 +59,18 @@ class Model {
         m_(layout.most_members),
         h_(layout.count) {}
 
-  // Everybody sends everything to everybody.
+  // Every rank sends everything to every other rank.
   Cost one_shot() const { return {alpha_, m_ * (p_ - m_) * beta_ + (p_ - 1) * kGamma}; }
   Cost two_shot() const {
     return {2 * alpha_, 2 * m_ * (p_ - m_) / p_ * beta_ + (p_ - 1) / p_ * kGamma};
   }
-  // Ranks beyond a power of two send their data to others before, and get the result after.
+  // Ranks beyond a power of two send their data to others first, and receive the result at the end.
   Cost recursive_doubling() const {
     const double rounds = std::bit_width(static_cast<unsigned>(core_of(layout_.ranks))) - 1;
     return {(rounds + folds()) * alpha_,
             (rounds_of(layout_.count) * m_ + folds()) * beta_ + (rounds + folds() / 2) * kGamma};
   }
-  // As if all partners were on other hosts.
+  // This counts as if all partners were on other hosts.
   Cost halving_doubling() const {
     const double rounds = std::bit_width(static_cast<unsigned>(core_of(layout_.ranks))) - 1;
     return {(2 * rounds + folds()) * alpha_,
@@ -79,7 +80,8 @@ class Model {
     return {2 * (p_ - 1) * alpha_,
             2 * layout_.ring_links * (p_ - 1) / p_ * beta_ + (p_ - 1) / p_ * kGamma};
   }
-  // A round within the hosts, a ring between them for each number within a host, a round within.
+  // One round within the hosts, then a ring between the hosts for each rank of a host, then one
+  // round within.
   Cost two_levels(const LinkFigures& within) const {
     return {2 * within.latency_micros + 2 * (h_ - 1) * alpha_,
             2 * (m_ - 1) / m_ / within.bytes_per_micro + 2 * (h_ - 1) / h_ * beta_ +
@@ -94,7 +96,8 @@ class Model {
   const double p_, m_, h_;
 };
 
-// Up to which size `few` (fewer rounds) is cheaper than `many`; nothing if it always is.
+// Returns the size up to which `few` (fewer rounds) is cheaper than `many`, or nothing if it always
+// is.
 std::optional<double> limit(const Cost& few, const Cost& many) {
   if (few.per_byte <= many.per_byte) return {};
   return std::max(0.0, (many.fixed - few.fixed) / (few.per_byte - many.per_byte));
@@ -105,7 +108,7 @@ int64_t bounded(double bytes) {
       std::clamp(bytes, static_cast<double>(kLeast), static_cast<double>(kMost)));
 }
 
-// From which size `levels` is cheaper than all of the others.
+// Returns the size from which `levels` is cheaper than all of the others.
 int64_t from_which(const Cost& levels, std::initializer_list<Cost> others) {
   double from = 0;
   for (const auto& other : others) {
@@ -129,7 +132,7 @@ Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int>
   const Layout layout(hosts);
   if (layout.count < 2) return thresholds;
   const Model model(figures, layout);
-  // What takes over from fewer rounds, by the chooser's table.
+  // The algorithm that the chooser's table uses for larger sizes.
   const Cost large = layout.ranks <= 3 ? model.two_shot() : model.halving_doubling();
   const auto until_large = [&](const Cost& few) {
     const double bytes = limit(few, large).value_or(kMost);
@@ -141,7 +144,7 @@ Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int>
     one_shot =
         std::min(one_shot, limit(model.one_shot(), model.recursive_doubling()).value_or(kMost));
   thresholds.one_shot_below = bounded(one_shot);
-  // Where a ring has no fewer bytes, the model knows no limit, and the table's stays.
+  // If a ring does not send fewer bytes, the model has no threshold, and the table's applies.
   if (const auto halving = limit(model.halving_doubling(), model.ring()))
     thresholds.halving_doubling_below = bounded(*halving);
 

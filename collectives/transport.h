@@ -13,48 +13,49 @@
 
 namespace tutti {
 
-/// Something that moves when poked. One thread at a time calls it (the holder of the engine's
-/// token), except abort(), which any thread may call.
+/// Something that makes progress when it is polled. One thread at a time calls it (the driver,
+/// which holds the engine's token). Any thread may call abort().
 class Progressive {
  public:
   virtual ~Progressive() = default;
-  /// Moves what can be moved without waiting; true if something moved.
+  /// Moves everything that can move without blocking. Returns true if something moved.
   virtual bool progress() = 0;
-  /// Called before sleeping on descriptor(); false: something came in meanwhile, progress again.
+  /// Called before sleeping on descriptor(). Returns false if something arrived meanwhile;
+  /// progress() must then be called again.
   virtual bool arm() = 0;
-  /// Readable when progress() is worth a call.
+  /// Returns a descriptor that is readable when progress() should be called.
   virtual int descriptor() const = 0;
-  /// Fails everything pending with `error`. Never throws.
+  /// Fails everything that is pending with `error`. Never throws.
   virtual void abort(const Error& error) noexcept = 0;
 };
 
-/// What rides on every message beside its bytes.
+/// The fields of every message besides its bytes.
 struct MessageHeader {
-  uint64_t tag = 0;      // the operation, equal on all ranks
+  uint64_t tag = 0;      // identifies the operation; equal on all ranks
   uint32_t key = 0;      // segment and round within the operation
-  uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data is in it; 0 is go
-  bool is_lent = false;  // the peer that views them may write there what it sends back; see Loan
-  uint64_t place = 0;    // of a Loan of the receiver's to which the bytes were written; 0: none
+  uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data the message contains; 0 is go
+  bool is_lent = false;  // a peer that views the bytes may overwrite them with its answer; see Loan
+  uint64_t place = 0;  // Loan::place of the receiver's memory that already holds the bytes; 0: none
 };
 
 /// Viewed bytes that the viewer may overwrite.
 struct Loan {
-  std::byte* data = nullptr;  // null: it may not
+  std::byte* data = nullptr;  // null if it may not
   uint64_t place = 0;         // for MessageHeader::place
 };
 
-/// What Transport::quiet_seconds says where it knows nothing.
+/// Transport::quiet_seconds() returns this if it does not know.
 inline constexpr double kQuietForEver = std::numeric_limits<double>::infinity();
 
-using Ticket = uint64_t;  // 0 is no ticket
+using Ticket = uint64_t;  // 0 is not a ticket
 enum class TransferState : uint8_t { pending, done, failed };
 
-/// What became of a peer, told once by Transport::take_event.
+/// The loss or departure of a peer. Transport::take_event() returns it once.
 struct PeerEvent {
   enum class Kind : uint8_t { lost, left };
   int peer = -1;
   Kind kind = Kind::lost;
-  std::string detail;  // what was seen, for the error's text: "connection reset", "end of file"
+  std::string detail;  // what was observed, for the error's text: "connection reset", "end of file"
 };
 
 struct TransportCounters {
@@ -62,74 +63,79 @@ struct TransportCounters {
   uint64_t bytes_sent = 0;             // their payload
   uint64_t control_messages_sent = 0;  // post(), and the transport's own protocol messages
   uint64_t control_bytes_sent = 0;
-  uint64_t allocations = 0;             // on the data path
-  uint64_t copied_bytes = 0;            // into and out of memory of the backend's own between ranks
-  std::vector<uint64_t> bytes_to_peer;  // payload and framing, per peer
+  uint64_t allocations = 0;   // allocations on the data path
+  uint64_t copied_bytes = 0;  // bytes copied into and out of the backend's own memory between ranks
+  std::vector<uint64_t> bytes_to_peer;  // payload and framing, by peer
 };
 
-/// What an operation makes a rank send.
+/// The messages that an operation makes a rank send.
 struct Traffic {
   uint64_t messages = 0;
   uint64_t bytes = 0;  // payload
 };
 
 /// Point-to-point messages between the ranks of one communicator. Messages are matched by (peer,
-/// tag, key) in any order, also before the receive is posted; the bytes that wait for a receive are
-/// bounded, larger messages wait at the sender. Nothing here blocks or throws for a peer's death:
-/// tickets fail and an event says why.
+/// tag, key) in any order, even before the receive is posted. The bytes that wait for a receive are
+/// bounded; larger messages wait at the sender. No function blocks or throws because a peer died:
+/// tickets fail, and an event reports the reason.
 class Transport : public Progressive {
  public:
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Posts a message; `bytes` must stay valid and unchanged until test() no longer says pending.
-  /// peer != rank().
+  /// Posts a message. `bytes` must stay valid and unchanged as long as test() returns pending.
+  /// `peer` is not rank().
   virtual Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) = 0;
-  /// Posts a receive of exactly bytes.size() bytes; another length fails the ticket.
+  /// Posts a receive of exactly bytes.size() bytes. A message of another length fails the ticket.
   virtual Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) = 0;
-  /// The same, but the bytes may stay where the sender has them. Once test() has said done, view()
-  /// says where they can be read; null: in `bytes`. If not null, the ticket lasts until
-  /// give_back(), and so does the sender's, at least.
+  /// Posts a receive whose bytes may stay in the sender's memory. After test() returned done,
+  /// view() returns the address at which they can be read, or null if they are in `bytes`. If it is
+  /// not null, the ticket lasts until give_back(), and so does the sender's, at least.
   virtual Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
     return irecv(peer, tag, key, bytes);
   }
   virtual const std::byte* view(Ticket) { return nullptr; }
-  /// Whether what is viewed may be overwritten now, with what is then sent to its sender: a message
-  /// of as many bytes for that very memory, which need not be moved any more.
+  /// Returns memory of viewed bytes that may be overwritten now, if the viewer next sends their
+  /// sender a message of the same size into the same memory. Then those bytes need not be moved any
+  /// more.
   virtual Loan loan(Ticket) { return {}; }
-  /// False: the sender took its memory back before now, and what was read there means nothing.
+  /// Ends a view. Returns false if the sender took its memory back before now; the bytes read from
+  /// it are then invalid.
   virtual bool give_back(Ticket) { return true; }
-  /// done and failed release the ticket (but see irecv_view). For a receive that is done *verdict
-  /// is OR-ed with the sender's.
+  /// Returns the state of a ticket. done and failed release it (for views see irecv_view). When a
+  /// receive is done, the sender's verdict is OR-ed into *verdict.
   virtual TransferState test(Ticket ticket, uint32_t* verdict = nullptr) = 0;
-  /// Gives a ticket up. The memory may be used by a message in mid-flight until test() says done or
-  /// failed, as it will.
+  /// Cancels a ticket. A message in flight may still use the memory until test() returns done or
+  /// failed, which it eventually does.
   virtual void cancel(Ticket ticket) = 0;
-  /// Messages with tags in [first, last] are thrown away from now on, also those that wait here.
+  /// Discards messages with tags in [first, last] from now on, including those that have already
+  /// arrived.
   virtual void discard(uint64_t first, uint64_t last) = 0;
-  /// Memory for what is received often: peers may reach it faster than other memory. Throws
-  /// std::bad_alloc. May outlive the transport; any thread may free it.
+  /// Allocates memory for frequent receives, which peers may reach faster than other memory. Throws
+  /// std::bad_alloc. It may outlive the transport, and any thread may free it.
   virtual std::unique_ptr<Region> allocate(size_t bytes) { return make_heap_region(bytes); }
-  /// True, if a message of this tag has arrived or announced itself and its verdict is not go.
+  /// Returns true if a message of this tag has arrived, or was announced, with a verdict other than
+  /// go.
   virtual bool has_veto(uint64_t tag) const = 0;
 
-  /// Control messages: small (at most kMaxControlBytes), unsolicited, ordered per peer, copied.
+  /// Control messages are small (at most kMaxControlBytes), unsolicited, ordered per peer, and
+  /// copied.
   static constexpr size_t kMaxControlBytes = 16u << 20;
   virtual void post(int peer, std::span<const std::byte> message) = 0;
-  /// True and a message, oldest first, or false.
+  /// Takes the oldest control message. Returns false if there is none.
   virtual bool take(int& peer, std::vector<std::byte>& message) = 0;
   virtual std::optional<PeerEvent> take_event() = 0;
 
-  /// Tells every peer that this rank leaves on purpose and flushes what is queued, until `seconds`
-  /// passed. Afterwards only destruction is allowed.
+  /// Sends every peer the farewell of this rank and flushes queued messages, for at most `seconds`.
+  /// After this the object may only be destroyed.
   virtual void goodbye(double seconds) noexcept = 0;
   virtual TransportCounters counters() const = 0;
-  /// "memory", "shm", "tcp": how bytes reach this peer.
+  /// Returns how bytes reach this peer: "memory", "shm" or "tcp".
   virtual std::string_view route(int peer) const = 0;
-  /// Seconds since bytes came from this peer, or since its host took bytes that wait to be taken,
-  /// as far as the network tells: signs of life where messages are large and the link is slow, so
-  /// that its answers come late. Not what its host confirms at once, as it does for a stopped
-  /// process. Asked about once a second.
+  /// Returns the seconds since bytes arrived from this peer, or since its host accepted queued
+  /// bytes, as far as the network shows it. These are signs of life when large messages on a slow
+  /// link delay the peer's answers. Messages that the peer's host acknowledges at once do not
+  /// count, because it does so even for a stopped process. Called about once a second.
   virtual double quiet_seconds(int /*peer*/) { return kQuietForEver; }
 };
 

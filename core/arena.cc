@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "tutti/base/text.h"
-#include "tutti/core/life/communicator_state.h"
+#include "tutti/core/calls/communicator_state.h"
 
 namespace tutti {
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-// The flags of arrays that may be left out become 1 where any rank has one.
+// The flag of an array that may be left out becomes 1 if any rank has the array.
 const ReduceOptions kOfAnyRank{.op = ReduceOp::max};
 
 int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -27,7 +27,7 @@ int64_t bytes_of(const GradientArena::Array& array) {
   return std::min(bytes, kMost);
 }
 
-// What one rank alone can see of an array's description.
+// Checks what one rank alone can see of an array's description.
 void check(const GradientArena::Array& array, const ReduceOptions& options, bool updates) {
   const auto what =
       fmt::format("{}{} of a GradientArena", to_string(array.dtype), array.shape.to_string());
@@ -120,7 +120,7 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
       backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), device_).release());
   number_ = state.arenas++;
   name_ = fmt::format("GradientArena {}", number_);
-  // Touched now, so that the first step finds its pages.
+  // Touches the pages now, so that the first step finds them.
   fill_with_zeros(device_, *region_);
   if (apply != nullptr) {
     twins_.reset(backend.allocate(region_->bytes(), Device{}).release());
@@ -153,7 +153,8 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   make_blocks(backend.shares(region_->data(), region_->bytes()));
 }
 
-// Blocks are the same on all ranks, because the arrays are. Padding belongs to them: it is zero.
+// Blocks are the same on all ranks, because the arrays are. Padding belongs to the blocks; it is
+// zero.
 void GradientArena::make_blocks(bool shared) {
   for (size_t first = 0; first < slots_.size();) {
     const DataType dtype = slots_[first].view.dtype();
@@ -171,8 +172,8 @@ void GradientArena::make_blocks(bool shared) {
     }
     const auto& last = slots_[end - 1];
     auto* const begin = slots_[first].view.data();
-    // On a device what lies between two blocks belongs to the first, so that a bucket of several is
-    // one stretch, which is reduced where it is.
+    // On a device the memory between two blocks belongs to the first one. So a bucket of several
+    // blocks is one contiguous range, which is reduced where it is.
     const int64_t length = device_ == Device{} ? last.view.bytes() : padded(last.view.bytes());
     const int64_t count = (last.view.data() - begin + length) / size_of(dtype);
     const auto name = end - first == 1
@@ -199,7 +200,7 @@ GradientArena::Block& GradientArena::add_block(const std::string& name, const Te
   return block;
 }
 
-// Of what all ranks must say alike of an array, apart from its place, size and type.
+// Returns a hash of the properties that must match on all ranks, apart from offset, size and dtype.
 uint64_t GradientArena::digest(const Slot& slot, uint64_t before) {
   const auto text = fmt::format("{} {} [{}] {}", slot.name, slot.view.shape().to_string(),
                                 fmt::join(slot.view.strides(), ","), slot.flag >= 0);
@@ -207,26 +208,26 @@ uint64_t GradientArena::digest(const Slot& slot, uint64_t before) {
 }
 
 GradientArena::~GradientArena() {
-  // The step is the parent's, and so is the lock.
+  // The step and the lock belong to the parent.
   if (fork_guard_.forked()) return;
   const std::lock_guard lock(mutex_);
   for (auto& work : works_there_) try {
       work.wait();
     } catch (const Error&) {
-      // As below.
+      // The reason is the same as below.
     }
   if (!step_begun_) return;
-  // What was not handed over never ends by itself.
+  // Blocks that were not submitted never end by themselves.
   for (const auto& block : blocks_)
     if (!block.submitted) communicator_.state_->engine->end_part(*work_, {});
   try {
     Work(work_).wait();
   } catch (const Error&) {
-    // A thread that wanted the result would have called wait(); here only the memory matters.
+    // A thread that wanted the result would have called wait(). Only the memory matters here.
   }
 }
 
-// Before the lock, which a fork may have inherited locked.
+// Called before the lock is taken, which a fork may have inherited locked.
 void GradientArena::check_not_forked(std::string_view name) const {
   if (fork_guard_.forked()) communicator_.state_->engine->check_not_forked(name);
 }
@@ -259,7 +260,7 @@ TensorView GradientArena::value(std::string_view name) const {
 std::byte* GradientArena::values() const { return twins_ ? twins_->data() : nullptr; }
 int64_t GradientArena::bytes() const { return static_cast<int64_t>(region_->bytes()); }
 
-// Steps are alike, so the next array is most often the one that came next before.
+// Steps are alike, so the next array is usually the one that followed last time.
 size_t GradientArena::look_up_next(std::string_view name) {
   size_t index = slots_.empty() ? 0 : slots_[last_].follower;
   if (slots_.empty() || slots_[index].name != name) {
@@ -318,7 +319,8 @@ void GradientArena::count_in(size_t index) {
   flush(true);
 }
 
-// One stream stands for all arrays of a block: the last one's, once it waits for the others'.
+// One stream stands for all arrays of a block: the stream of the last array, after it waits for
+// those of the others.
 void GradientArena::follow(Block& block, StreamRef stream) {
   if (block.missing < block.arrays && !(block.stream == stream)) {
     auto& runtime = device_runtime(device_.kind);
@@ -376,7 +378,7 @@ void GradientArena::begin_step() {
   step_begun_ = false;
 }
 
-// All end before the first error is told: they work in this memory.
+// All operations end before the first error is thrown, because they use this memory.
 void GradientArena::wait_there(Deadline deadline) {
   std::vector<Work> works;
   {

@@ -18,113 +18,118 @@ class Region;
 struct FusedUpdate;
 class WorkState;
 
-/// Gradient arrays that live in one block of the library's memory, for a trainer that keeps no
-/// arrays of its own. Where the ranks share memory each of them reduces its part of every array
-/// straight in the arenas of all: nothing is packed or copied. Arrays are reduced as they are
-/// declared ready, small ones together; the order is free. Every rank makes the same arenas in the
-/// same order. The Communicator must outlive them. ready() may be called from any
-/// thread; the arrays of a step must not be written between ready() and wait().
+/// Gradient arrays in one block of the library's memory, for a trainer that keeps no arrays of its
+/// own. If the ranks share memory, each of them reduces its part of every array directly in the
+/// arenas of all, and nothing is packed or copied. Arrays are reduced as they are declared ready,
+/// in any order, small ones together. Every rank makes the same arenas in the same order. The
+/// Communicator must outlive them. Any thread may call ready(). The arrays of a step must not be
+/// written between ready() and wait().
 class GradientArena {
  public:
-  /// What the caller says of one array.
+  /// The description of one array.
   struct Array {
     std::string name;                // matched over the ranks
     Shape shape;                     // extents
     DataType dtype = DataType::f32;  // of its elements
-    Device device{};                 // where it lives, as all arrays of the arena do
-    std::vector<int64_t> strides{};  // in elements, one a dimension, of any order of dimensions (as
-                                     // channels_last); empty: row-major
-    bool may_be_left_out = false;    // see leave_out()
+    Device device{};                 // where it is; all arrays of an arena are on one device
+    // In elements, one per dimension, for any order of dimensions (as channels_last). Empty:
+    // row-major.
+    std::vector<int64_t> strides{};
+    bool may_be_left_out = false;  // see leave_out()
   };
-  /// On a device the backend must work on its memory (peer, nccl), and no array may be left out.
-  /// Throws Error(invalid_argument) for a name given twice, a device where the backend does not
-  /// work, or two, strides that leave gaps or overlap, and an array that may be left out of an op
-  /// other than sum and average.
+  /// On a device the backend must work on the device's memory (peer, nccl), and no array may be
+  /// left out. Throws Error(invalid_argument) if a name is given twice, if arrays are on two
+  /// devices or where the backend does not work, or if strides leave gaps or overlap. It also
+  /// throws if an array may be left out and the op is neither sum nor average.
   GradientArena(Communicator& communicator, std::vector<Array> arrays,
                 const ReduceOptions& options = {});
-  /// An arena whose results are not kept but used: every array has a twin of the same place and
-  /// size (value()), and `apply`, called from whichever thread drives, brings elements from byte
-  /// `offset` of the twins on up to date from their `reduced` gradients. Where the ranks share
-  /// memory, each does so for its share of every array and the others receive the result; elsewhere
-  /// each does it all. Calls of one step never overlap in elements. An array may be declared ready
-  /// when neither its gradient nor its twin is needed any more in this step; none can be left out.
+  /// The function of an arena that applies its results instead of keeping them. Every array has a
+  /// twin of the same offset and size (value()). The driving thread calls the function, which
+  /// updates `count` elements of the twins from byte `offset` on with their `reduced` gradients. If
+  /// the ranks share memory, each rank does so for its share of every array, and the others receive
+  /// the updated elements. Otherwise each rank does it for all elements. Calls of one step never
+  /// overlap in elements. An array may be declared ready when neither its gradient nor its twin is
+  /// needed any more in this step. No array can be left out.
   using Apply = void (*)(void* self, int64_t offset, int64_t count, const std::byte* reduced);
-  /// See Apply; `self` is handed to it.
+  /// See Apply; it gets `self`.
   GradientArena(Communicator& communicator, std::vector<Array> arrays, const ReduceOptions& options,
                 Apply apply, void* self);
-  /// Waits for what is on its way, because it works in this memory. A fork of the process may
-  /// destroy it and nothing happens; but the memory is one, so what a fork writes into an array the
-  /// parent reads there.
+  /// Waits for pending operations, because they use this memory. In a fork of the process the
+  /// destructor does nothing. The memory is shared, however, so the parent reads what a fork writes
+  /// into an array.
   ~GradientArena();
   GradientArena(const GradientArena&) = delete;
   GradientArena& operator=(const GradientArena&) = delete;
 
-  /// The array's memory, zeroed at birth, 64-byte aligned, with its shape and strides (which are
-  /// the arena's, as the memory). Throws for a name that is not there, offering the nearest one.
+  /// Returns the array's memory with its shape and strides (which belong to the arena, as the
+  /// memory does). It is zeroed at first and 64-byte aligned. Throws for an unknown name, offering
+  /// the nearest one.
   TensorView operator[](std::string_view name) const;
-  /// Its twin, in an arena that updates.
+  /// Returns its twin, in an arena that updates.
   TensorView value(std::string_view name) const;
-  /// The whole of the twins, and of the arrays: what offsets count from.
+  /// The beginning of all twins, from which offsets count.
   std::byte* values() const;
-  int64_t bytes() const;  // of the arrays, with what lies between them
-  /// This rank's gradient is complete, on a device once `stream` comes to where it is now: starts
-  /// its reduction. Throws Error(duplicate_name) if it was declared ready already in this step.
+  int64_t bytes() const;  // of the arrays, with the padding between them
+  /// Declares that this rank's gradient is complete (on a device: once `stream` has reached its
+  /// current point), and starts its reduction. Throws Error(duplicate_name) if it was declared
+  /// ready already in this step.
   void ready(std::string_view name, StreamRef stream = {});
-  /// This rank has no gradient of this array in this step, as a branch of the model was not taken:
-  /// instead of ready(). Others may have one, so the array is filled with zeros and takes part with
-  /// them: an average still divides by all ranks, and all ranks get one result. Throws
-  /// Error(invalid_argument) for an array that was not described as one that may be left out.
+  /// Replaces ready() if this rank has no gradient of this array in this step, because a branch of
+  /// the model was not taken. Other ranks may have one, so the array takes part with zeros: an
+  /// average still divides by all ranks, and all ranks get one result. Throws
+  /// Error(invalid_argument) for an array whose description does not set may_be_left_out.
   void leave_out(std::string_view name);
-  /// Every array holds the mean over all ranks (or what the options say) and a new step begins. If
-  /// an array was not declared ready: Error(invalid_argument) that names it; the step stays open,
-  /// so that it can still be declared.
+  /// Waits until every array holds the mean over all ranks (or what the options say) and begins a
+  /// new step. Throws Error(invalid_argument) for an array that was not declared ready. The step
+  /// then stays open, so that the array can still be declared.
   void wait();
-  /// The same, but when `deadline` comes first throws Error(timeout) that names a tensor which is
-  /// on its way; the step stays open, and may be waited for again.
+  /// Does the same, but throws Error(timeout) if `deadline` passes first, naming a tensor that is
+  /// still pending. The step then stays open and may be waited for again.
   void wait(Deadline deadline);
-  /// Whether an array was declared since the last wait() that ended.
+  /// Returns whether an array was declared since the last wait() that ended.
   bool step_begun() const;
-  /// Whether any rank had a gradient of this array in the last step that wait() ended. What all
-  /// left out holds zeros; an optimizer with momentum or weight decay passes over it.
+  /// Returns whether any rank had a gradient of this array in the last step that wait() ended. An
+  /// array that all ranks left out holds zeros; an optimizer with momentum or weight decay skips
+  /// it.
   bool used(std::string_view name) const;
 
  private:
-  /// What each step touches comes first, in the one cache line that a ready() fetches.
+  /// The members that each step touches come first, in the one cache line that a ready() fetches.
   struct alignas(64) Slot {
     std::string name;
     uint32_t block = 0;
     uint32_t follower = 0;  // the array that was declared ready after this one in the last step
-    uint32_t step = 0;      // the last one in which it was declared ready or left out
-    int32_t flag = -1;      // place in the flags; -1: it may not be left out
+    uint32_t step = 0;      // last step in which it was declared ready or left out
+    int32_t flag = -1;      // index in flags_; -1: it may not be left out
     bool used = true;
     TensorView view;
     std::vector<int64_t> strides;  // of the view, unless it is row-major
   };
-  /// Neighbours that are reduced together: one array, or several small ones.
+  /// Adjacent arrays that are reduced together: one array, or several small ones.
   struct Block {
     std::unique_ptr<DeclaredTensor> declared;
     TensorView view;
     int arrays = 0;
-    int missing = 0;        // of these, in this step
-    StreamRef stream = {};  // of a device: where those that came are complete
+    int missing = 0;        // of these, not declared yet in this step
+    StreamRef stream = {};  // on a device: where the declared arrays are complete
     bool submitted = false;
   };
   void check_device(const std::vector<Array>& arrays, bool updates);
   void make_blocks(bool shared);
-  /// On a device; with mutex_ held.
+  /// Used on a device, with mutex_ held.
   void follow(Block& block, StreamRef stream);
   void flush_there();
   void wait_there(Deadline deadline);
   void begin_step();
   Block& add_block(const std::string& name, const TensorView& view, uint64_t layout, bool shared);
   static uint64_t digest(const Slot& slot, uint64_t before);
-  /// Of the array that is ready (or left out) now; with mutex_ held.
+  /// Counts an array that is ready (or left out) now. With mutex_ held.
   void count_in(size_t index);
   void check_not_forked(std::string_view name) const;
   size_t look_up(std::string_view name) const;
-  /// The same for the next array of a step; with mutex_ held.
+  /// Does the same for the next array of a step. With mutex_ held.
   size_t look_up_next(std::string_view name);
-  /// Hands over the complete blocks that were not handed over; with mutex_ held.
+  /// Submits the complete blocks that were not submitted yet. With mutex_ held.
   void flush(bool ring);
 
   /// Arrays smaller than this share a block.
@@ -140,8 +145,9 @@ class GradientArena {
   int64_t number_ = 0;
   std::vector<Slot> slots_;
   std::unordered_map<std::string_view, size_t> index_;
-  // One for each array that may be left out: 1 where this rank has it, and after wait() where any
-  // rank had it. Reduced as a block of its own, the last one, with the last array of a step.
+  // One flag per array that may be left out: 1 if this rank has it, and after wait() 1 if any rank
+  // had it. The flags are reduced as a block of their own, the last one, with the last array of a
+  // step.
   TensorView flags_;
   mutable std::mutex mutex_;  // guards the following, and what changes in slots and blocks
   std::vector<Block> blocks_;
@@ -150,7 +156,7 @@ class GradientArena {
   std::shared_ptr<WorkState> last_work_;
   uint32_t step_ = 1;  // the number of the step that is open
   bool step_begun_ = false;
-  std::vector<size_t> complete_;  // blocks that are not handed over
+  std::vector<size_t> complete_;  // complete blocks that are not submitted
   size_t last_ = 0;               // the array that was declared ready last
   size_t ready_ = 0;
 };

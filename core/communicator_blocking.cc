@@ -1,4 +1,5 @@
-// The blocking calls: by the caller alone where memory is shared, by name elsewhere.
+// The blocking calls. The caller alone runs them if memory is shared; otherwise they are matched by
+// name.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/core/calls/arguments.h"
+#include "tutti/core/calls/communicator_state.h"
 #include "tutti/core/communicator.h"
-#include "tutti/core/life/arguments.h"
-#include "tutti/core/life/communicator_state.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
@@ -21,7 +22,8 @@ namespace {
 
 using RowCounts = std::span<const int64_t>;
 
-// True if it ran, with the memory of these two; false: it must be matched by name.
+// Returns true if the call ran with the memory of these two tensors, false if it must be matched by
+// name.
 bool run_blocking(CommunicatorState& state, std::string_view name, Collective& collective,
                   const TensorView& input, const TensorView& output) {
   if (state.options.mixed_devices) return false;  // another rank's may be on a device
@@ -40,7 +42,7 @@ struct Pair {
   int peer;
 };
 
-// The same for a send, a receive, or a receive and a send at once.
+// Does the same for a send, a receive, or a receive and a send at once.
 bool run_pairs(CommunicatorState& state, std::initializer_list<Pair> pairs) {
   if (state.options.mixed_devices) return false;
   std::array<int64_t, Engine::kMostPairCalls> counts{};
@@ -78,8 +80,8 @@ void check_row_major(std::string_view name, const TensorView& view) {
                                   fmt::join(view.strides(), ",")));
 }
 
-// Elements of each rank, of whose rows `all` (null: not on this rank) holds those of all and `own`
-// this rank's.
+// Returns the elements of each rank. `all` has the rows of all ranks (null: not on this rank), and
+// `own` has this rank's rows.
 std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name,
                            const TensorView* all, const TensorView& own, RowCounts rows) {
   const int rank = state.options.rank, size = state.options.size;
@@ -105,7 +107,7 @@ std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name
   return counts;
 }
 
-// Where this rank's part of all elements begins.
+// Returns the byte offset of this rank's part in all elements.
 int64_t own_part_at(const CommunicatorState& state, RowCounts counts, DataType dtype) {
   const auto end = counts.begin() + state.options.rank;
   return std::accumulate(counts.begin(), end, int64_t{0}) * size_of(dtype);

@@ -1,13 +1,13 @@
-// The operations of a communicator: what one rank alone can see of a call is checked here.
+// The operations of a communicator. Each call is checked for errors that one rank alone can see.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <numeric>
 
+#include "tutti/core/calls/arguments.h"
+#include "tutti/core/calls/communicator_state.h"
 #include "tutti/core/communicator.h"
-#include "tutti/core/life/arguments.h"
-#include "tutti/core/life/communicator_state.h"
 
 namespace tutti {
 
@@ -19,18 +19,7 @@ const TensorView kNone;
 
 }  // namespace
 
-namespace {
-
-// Kinds that give or get rows.
-bool is_dealt(CollectiveKind kind) {
-  using enum CollectiveKind;
-  return kind == allgather || kind == gather || kind == scatter || kind == reduce_scatter ||
-         kind == alltoall;
-}
-
-}  // namespace
-
-// By name or by handle. What a handle is given has the declared shape from here on.
+// Starts it by name or by handle. Tensors that are given to a handle get the declared shape here.
 Work Communicator::start(const OperationName& name, OperationCall call, bool ring) {
   if (name.handle_ == nullptr) return state_->start(name.name_, nullptr, call, ring);
   auto* declared = name.handle_->declared_.get();
@@ -38,10 +27,9 @@ Work Communicator::start(const OperationName& name, OperationCall call, bool rin
     return state_->start(declared->name, declared, call, ring);
   const auto& described = call.described();
   const auto& shape = declared->shape;
-  const bool has_rows = is_dealt(call.kind);
   if (!call.tells_output &&
       (described.dtype() != declared->dtype || described.count() != shape.count() ||
-       (has_rows && described.shape() != shape)))
+       (has_rows(call.kind) && described.shape() != shape)))
     throw refused(declared->name,
                   fmt::format("declared as {}{}, but {}{} came", to_string(declared->dtype),
                               shape.to_string(), to_string(described.dtype()),
@@ -55,7 +43,7 @@ Work Communicator::start(const OperationName& name, OperationCall call, bool rin
   return state_->start(declared->name, declared, call, ring);
 }
 
-// The text of it, of a handle that is one.
+// Returns the text of a name, or the name of a handle.
 std::string_view Communicator::text_of(const OperationName& name) const {
   if (name.handle_ == nullptr) return name.name_;
   const auto* declared = name.handle_->declared_.get();
@@ -179,7 +167,8 @@ Work Communicator::grouped_reduce_scatter(std::string_view group,
 
 namespace {
 
-// Of kinds that put rows one after another: `output` null: the library makes it.
+// Makes a call of a kind that puts rows one after another. If `output` is null, the library makes
+// it.
 OperationCall joined_call(CollectiveKind kind, const TensorView& input, const TensorView* output,
                           int root = 0) {
   OperationCall call{
@@ -307,7 +296,7 @@ Work Communicator::scatter(OperationName name, ConstTensorView constant, int roo
 
 namespace {
 
-// `rows`: where equal ones go if there are no splits.
+// If there are no splits, `rows` gets equal ones.
 OperationCall alltoall_call(const CommunicatorState& state, std::string_view name,
                             const TensorView& input, RowList splits, std::vector<int64_t>& rows) {
   const int rank = state.options.rank, size = state.options.size;
@@ -410,7 +399,7 @@ Work Communicator::sparse_allreduce(std::string_view name, SparseTensor tensor, 
                     values = fmt::format("{}.values", name);
   auto of_indices = joined_call(CollectiveKind::allgather, tensor.indices, nullptr);
   auto of_values = joined_call(CollectiveKind::allgather, tensor.values, nullptr);
-  // The gathered values are scaled where they are gathered, before the Work is done.
+  // The gathered values are scaled by the engine, before the Work is done.
   if (op == ReduceOp::average) of_values.divide_output_by = size();
   const CommunicatorState::Member members[] = {{indices, of_indices}, {values, of_values}};
   return state_->start_group(name, members);

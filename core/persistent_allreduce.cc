@@ -13,8 +13,8 @@
 
 #include "tutti/base/process/fork_guard.h"
 #include "tutti/base/text.h"
-#include "tutti/core/life/communicator_state.h"
-#include "tutti/core/life/persistent_offer.h"
+#include "tutti/core/calls/communicator_state.h"
+#include "tutti/core/calls/persistent_offer.h"
 #include "tutti/kernels/reduce.h"
 #include "tutti/tensor/device_flags.h"
 
@@ -22,7 +22,7 @@ namespace tutti {
 
 namespace {
 
-// Up to here latency counts more than how often a byte is loaded.
+// Up to this size latency counts more than how often a byte is loaded.
 constexpr int64_t kSmallBytes = 32 << 10;
 constexpr int64_t kBytesOfBlock = 16 << 10;
 constexpr double kPatience = 60;
@@ -63,9 +63,9 @@ class PersistentAllreduce::Plan {
   std::vector<Piece> pieces_;
   Scale prescale_;
   bool packs_ = true;
-  std::byte* memory_ = nullptr;  // the board, then what is packed, then what comes of it
+  std::byte* memory_ = nullptr;  // the board, then the packed input, then its result
   bool is_shared_ = false;       // with other processes
-  std::byte* data_ = nullptr;    // what this rank's peers load
+  std::byte* data_ = nullptr;    // memory that this rank's peers load
   std::byte* result_ = nullptr;
   std::byte* state_ = nullptr;
   std::shared_ptr<FlagRecord> record_;
@@ -135,7 +135,8 @@ bool PersistentAllreduce::Plan::is_near(int rank) const {
 
 // --- memory -------------------------------------------------------------------------------------
 
-// How many ranks, threads of one process, gave tensors on one GPU, at most: equal on all ranks.
+// Returns the greatest number of ranks that are threads of one process and gave tensors on one GPU.
+// It is equal on all ranks.
 int PersistentAllreduce::Plan::sharers(std::span<const PersistentOffer> heard) const {
   const auto& places = engine_->context().places;
   int most = 1;
@@ -148,10 +149,10 @@ int PersistentAllreduce::Plan::sharers(std::span<const PersistentOffer> heard) c
   return most;
 }
 
-// Zeroed before any peer hears of it.
+// Zeroes the memory before any peer learns of it.
 void PersistentAllreduce::Plan::allocate(bool is_shared, PersistentOffer& offer) {
   is_shared_ = is_shared;
-  // What lies in one piece that all ranks reach, being threads of this process, stays where it is.
+  // Input in one piece stays where it is if all ranks reach it, being threads of this process.
   packs_ = is_shared || pieces_.size() > 1 || pieces_[0].dtype != flags_.dtype ||
            !prescale_.is_one() || flags_.variant == FlagVariant::one_shot;
   flags_.inputs = std::span(inputs_).first(static_cast<size_t>(size_));
@@ -187,7 +188,7 @@ std::shared_ptr<T> PersistentAllreduce::Plan::host_memory() {
 }
 
 void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
-  // All blocks of the ranks that share a GPU must run there together.
+  // All blocks of the ranks that share a GPU must run there at the same time.
   if (flags_.variant == FlagVariant::two_shot)
     flags_.blocks = std::min(flags_.blocks, std::max(kMostFlagBlocks / sharers(heard), 1));
   for (int rank = 0; rank < size_; ++rank) {
@@ -198,7 +199,7 @@ void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
     if (!is_near(rank)) {
       board = static_cast<std::byte*>(runtime_->map_shared(offer.handle, device_));
       mapped_.push_back(board);
-      data = board + rounded_up(flags_.board_bytes());  // as all ranks lay it out
+      data = board + rounded_up(flags_.board_bytes());  // all ranks lay it out like this
     } else if (rank != rank_) {
       runtime_->reach(device_, {device_.kind, offer.device});
     }
@@ -220,7 +221,7 @@ void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
 
 // --- together -----------------------------------------------------------------------------------
 
-// The places of all ranks are known to all, so all throw alike.
+// All ranks know the locations of all ranks, so all of them throw the same error.
 void PersistentAllreduce::Plan::require_one_host() const {
   if (size_ > kMostFlagRanks)
     throw Error(ErrorCode::unavailable,
@@ -256,7 +257,7 @@ void PersistentAllreduce::Plan::agree(std::span<const PersistentOffer> heard) co
           .with_rank(rank)
           .with_tensor(name_);
   }
-  // Kernels of processes that share a GPU take turns there, so none could wait for another.
+  // Kernels of processes that share a GPU take turns there, so none can wait for another.
   for (int rank = 0; rank < size_; ++rank)
     for (int other = 0; other < rank; ++other) {
       const auto& places = engine_->context().places;
@@ -285,7 +286,7 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
   engine_->check_not_forked(name_);
   describe(tensors, options);
   require_one_host();
-  // What one rank lacks all hear of, before any waits for it.
+  // All ranks learn what one rank lacks before any rank waits for it.
   const auto tell = [&](std::string_view step, auto&& body) {
     PersistentOffer offer;
     offer.what = what_;
@@ -317,7 +318,7 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
 }
 
 PersistentAllreduce::Plan::~Plan() {
-  // In a fork all of it is the parent's.
+  // In a fork all of it belongs to the parent.
   if (!engine_->forked()) free();
 }
 
@@ -325,7 +326,7 @@ void PersistentAllreduce::Plan::free() noexcept {
   for (void* const memory : mapped_) runtime_->unmap_shared(memory);
   if (memory_ == nullptr) return;
   if (state_ != nullptr) runtime_->free(state_, device_);
-  // A peer's kernel may come to what this rank has left.
+  // A peer's kernel may still reach the memory of a round that this rank has left.
   if (record_ && std::atomic_ref(record_->is_set).load(std::memory_order_acquire) != 0)
     return keep_for_good(memory_);
   if (is_shared_)

@@ -1,8 +1,9 @@
 #pragma once
 
-/// Start here: Communicator (core/communicator.h) is the library; Work (core/work.h) is what its
-/// calls return; Options (core/settings/options.h) are its settings; Tensor and TensorView
-/// (tensor/tensor.h) are what it moves; Error (base/error.h) is all that it throws.
+/// Start here. Communicator (core/communicator.h) is the library. Its calls return Work
+/// (core/work.h). Options (core/settings/options.h) are its settings. Tensor and TensorView
+/// (tensor/tensor.h) are the data that it moves. Everything that it throws is an Error
+/// (base/error.h).
 
 #include "tutti/base/cpp20.h"
 #include "tutti/base/error.h"

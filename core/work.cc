@@ -11,8 +11,9 @@
 namespace tutti {
 
 namespace {
-// Seconds until a thread that waits asks its device first, and at most from one time to the next: a
-// destructor may wait for hundreds of operations of a device that has failed.
+// A waiting thread checks its device first after kFirstLook seconds, then at intervals that grow to
+// kMostBetweenLooks. The first is short, because a destructor may wait for hundreds of operations
+// of a failed device.
 constexpr double kFirstLook = 0.01, kMostBetweenLooks = 1;
 }  // namespace
 
@@ -68,7 +69,7 @@ thread_local bool has_waited = false;
 
 bool WorkState::take_waited() { return std::exchange(has_waited, false); }
 
-// A device that has failed calls nobody back, so a thread that waits for one asks it now and then.
+// A failed device calls nobody back, so a thread that waits for a device checks it now and then.
 void WorkState::drive(Milestone milestone, Deadline deadline) {
   if (runtime_ == nullptr) return driver_->drive(*this, milestone, deadline);
   for (double seconds = kFirstLook; !has_come_to(milestone) && !deadline.passed();
@@ -107,7 +108,7 @@ void WorkState::wait(Deadline deadline) {
   throw_if_failed();
 }
 
-// The callback may drop the last handle, so nothing of this is touched after it.
+// The callback may drop the last handle, so nothing of this object is touched after it.
 void WorkState::then(WorkCallback callback) {
   driver_->check_not_forked(name_);
   if (!completion_.then(callback)) callback(completion_.exception());
@@ -115,17 +116,17 @@ void WorkState::then(WorkCallback callback) {
 
 // The gate must live until the stream has passed it, so the stream holds the state.
 //
-// A kernel's first launch waits in CUDA until no stream of the process works, with a lock that
-// every other launch needs; pinning memory, as NCCL does to connect ranks, waits in a similar way.
-// If this operation, or what the program puts on the stream behind it, needs such a thing while the
-// stream is held, the stream is held for ever. So the first time the host waits too; an error is
-// told by the next wait().
+// In CUDA, a kernel's first launch waits until no stream of the process works, with a lock that
+// every other launch needs. Pinning memory, as NCCL does to connect ranks, waits in a similar way.
+// If this operation, or work behind it on the stream, needs such a thing while the stream is held,
+// the stream is held for ever. So the host waits too for the first operation of a name. The next
+// wait() throws its error.
 //
-// Streams of one process share the device's hardware queues (8 of CUDA), and one that is held holds
-// what other streams have put in its queue behind it. Where ranks are threads that share a device,
-// that may be what another rank needs to come to this very operation. So there the host waits until
-// what opens the gate is on its way: then every stream waits for what was put there before, and no
-// sharing of queues makes two of them wait for each other.
+// Streams of one process share the device's hardware queues (8 in CUDA). A held stream holds back
+// everything that other streams have put behind it in its queue. If ranks are threads that share a
+// device, that may be what another rank needs to reach this very operation. So there the host waits
+// until a stream has the write that opens the gate. Then every stream waits only for earlier work,
+// and two streams that share a queue cannot wait for each other.
 void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream) {
   auto& driver = *state->driver_;
   driver.check_not_forked(state->name_);

@@ -21,30 +21,32 @@ class WorkState;
 class [[nodiscard("wait() for it: the operation uses the memory until it is over")]] Work {
  public:
   Work() = default;
-  Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}  // by the library
+  Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}  // for the library
 
-  explicit operator bool() const { return state_ != nullptr; }  // not made by Work()
-  /// Over, well or not; never blocks.
+  explicit operator bool() const { return state_ != nullptr; }  // false if made by Work()
+  /// Returns whether the operation is over, completed or failed. Never blocks.
   bool done() const;
   /// Blocks until it is over and throws the operation's Error if it failed. The caller drives the
-  /// engine meanwhile. Inside a callback: Error(callback).
+  /// engine meanwhile. Throws Error(callback) inside a callback.
   void wait();
-  /// The same with a deadline: Error(timeout) when it passes; the operation goes on.
+  /// Does the same, but throws Error(timeout) if the deadline passes first. The operation goes on.
   void wait(Deadline deadline);
-  /// Makes a stream wait instead of the host, for operations on device memory; errors are seen by
-  /// wait() or then(). On host memory it is wait(). The first operation of a name is waited for by
-  /// the host too, so that nothing is loaded, connected or allocated while a stream is held.
+  /// For operations on device memory: makes a stream wait instead of the host. Errors come from
+  /// wait() or then(). On host memory it is wait(). For the first operation of a name the host
+  /// waits too, so that nothing is loaded, connected or allocated while a stream is held.
   void wait_on(StreamRef stream);
-  /// Runs `callback` once when the operation is over: at once and on this thread if it is, else on
-  /// a thread of the Communicator's own that runs callbacks one after another. However long it
-  /// takes, this rank goes on with all else; the Communicator's destructor waits for it, for at
-  /// most TUTTI_CLOSE_TIMEOUT. It gets null or the error. What it throws on that thread is logged.
+  /// Runs `callback` once the operation is over. If it is over already, this thread runs the
+  /// callback at once. Otherwise a thread of the Communicator does, one callback after another.
+  /// However long a callback takes, the operations of this rank go on. The Communicator's
+  /// destructor waits for it, for at most TUTTI_CLOSE_TIMEOUT. The callback gets null or the error.
+  /// What it throws on that thread is logged.
   void then(std::function<void(std::exception_ptr)> callback);
-  /// Results whose size only the library knows (allgather, alltoall, sparse). Waits first.
+  /// Returns an output whose size only the library knows (allgather, alltoall, sparse). Waits
+  /// first.
   Tensor output(size_t index = 0);
-  /// alltoall: rows received from each rank; allgather: rows of each rank.
+  /// Returns the rows from each rank (alltoall), or the rows of each rank (allgather). Waits first.
   std::vector<int64_t> received_counts();
-  /// recv: the rank that sent, which matters where any may; -1: nothing was received. Waits first.
+  /// Returns the rank that a recv got its data from, or -1 if it received nothing. Waits first.
   int source();
 
  private:

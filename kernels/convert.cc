@@ -1,5 +1,5 @@
-// Compiled once per instruction set by foreach_target.h; the choice is made at run time, once per
-// call of cast() or scale().
+// This file is compiled once per instruction set by foreach_target.h. Each call of cast() or
+// scale() chooses the instruction set at run time.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/convert.cc"
@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::HWY_NAMESPACE {
 
-// Between f32, f16 and bf16, computed in f32.
+// Casts between f32, f16 and bf16, computed in f32.
 template <class From, class To>
 struct NarrowCast {
   using D = hn::ScalableTag<float>;
@@ -26,7 +26,7 @@ struct NarrowCast {
   static HWY_INLINE void Store(hn::VFromD<D> value, To* data) { Lanes<To>::Store(value, data); }
 };
 
-// Between f64 and f32, computed in f64.
+// Casts between f64 and f32, computed in f64.
 template <class From, class To>
 struct WideCast {
   using D = hn::ScalableTag<double>;
@@ -52,12 +52,12 @@ void CastRange(const std::byte* input, std::byte* output, int64_t count, Scale s
   const auto width = static_cast<int64_t>(hn::Lanes(d));
   const auto* from = reinterpret_cast<const From*>(input);
   auto* to = reinterpret_cast<To*>(output);
-  // Multiplying by one changes nothing, so there is one loop for scaled and unscaled.
+  // Multiplying by one changes nothing, so one loop serves both scaled and unscaled casts.
   const auto by = hn::Set(d, static_cast<hn::TFromD<typename C::D>>(multiplier(scale)));
   int64_t i = 0;
   for (; i + width <= count; i += width) C::Store(hn::Mul(C::Load(from + i), by), to + i);
   if (i == count) return;
-  // The last elements, fewer than a vector, on copies that are a vector long.
+  // The last elements, fewer than a vector, are computed on zero-padded copies of vector length.
   constexpr size_t kMaxLanes = hn::MaxLanes(typename C::D());
   const auto rest = static_cast<size_t>(count - i);
   HWY_ALIGN From last_from[kMaxLanes] = {};
@@ -78,7 +78,7 @@ template <class T>
 constexpr bool kInFloatLanes =
     std::is_same_v<T, float> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
-// False for a pair that has no vectorised loop.
+// Returns false for a pair of types without a vectorised loop.
 bool CastOnTarget(DataType from, const std::byte* input, DataType to, std::byte* output,
                   int64_t count, Scale scale) {
   return visit_dtype(from, [&]<class From>(std::type_identity<From>) {
@@ -112,7 +112,7 @@ void cast(DataType from, const std::byte* input, DataType to, std::byte* output,
     return;
   }
   if (HWY_DYNAMIC_DISPATCH(CastOnTarget)(from, input, to, output, count, scale)) return;
-  // Between floats and integers no gradient travels; the plain loop does.
+  // Gradients are never cast between floats and integers, so the plain loop is fast enough there.
   cast_reference(from, input, to, output, count, scale);
 }
 

@@ -1,5 +1,5 @@
-// Compiled once per instruction set by foreach_target.h; the choice is made at run time, once per
-// call of copy_past_caches().
+// This file is compiled once per instruction set by foreach_target.h. Each call of
+// copy_past_caches() chooses the instruction set at run time.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/copy.cc"
@@ -18,7 +18,7 @@ namespace tutti::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Whole lines, to where one begins.
+// Copies whole cache lines; `output` is aligned to a line.
 void StreamLines(std::byte* output, const std::byte* input, size_t bytes) {
   const hn::CappedTag<uint8_t, 64> d;
   const auto* from = reinterpret_cast<const uint8_t*>(input);

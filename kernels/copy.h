@@ -5,13 +5,14 @@
 
 namespace tutti {
 
-/// What is written and no shorter is not found in a cache when it is read next: more than a core's
-/// share of the last one. (Systems tell sizes of caches; virtual machines tell wrong ones.)
+/// A buffer of at least this size is not in a cache any more when it is read next, because it
+/// exceeds a core's share of the last-level cache. The value is fixed because virtual machines
+/// often report wrong cache sizes.
 inline constexpr int64_t kBeyondCachesBytes = 32 << 20;
 
-/// Copies `bytes` bytes, which must not overlap, past the caches: lines of `output` that some core
-/// holds are given up, and whoever reads them next gets them from memory. What was written is
-/// ordered like any other store.
+/// Copies `bytes` bytes between buffers that do not overlap, past the caches. Cache lines of
+/// `output` that a core holds are evicted, so the next reader loads them from memory. The written
+/// bytes are ordered like any other store.
 void copy_past_caches(std::byte* output, const std::byte* input, size_t bytes);
 
 }  // namespace tutti

@@ -11,7 +11,8 @@ namespace tutti {
 
 namespace {
 
-// Calls use(i, words of the element's block, its place in the block) for elements first + i.
+// Calls use(i, the four words of the element's block, its index in the block) for elements first +
+// i.
 template <class Use>
 void for_each_element(const RandomKey& key, uint64_t first, size_t count, Use use) {
   std::array<uint32_t, 4> words{};
@@ -48,7 +49,7 @@ void fill_random_units(const RandomKey& key, uint64_t first, std::span<float> va
 void fill_random_normals(const RandomKey& key, uint64_t first, std::span<float> values) {
   for_each_element(key, first, values.size(), [&](size_t i, const auto& words, size_t place) {
     const size_t pair = place / 2 * 2;
-    // In (0, 1], so that its logarithm is finite.
+    // The argument of the logarithm is in (0, 1], so that the result is finite.
     const double radius = std::sqrt(-2 * std::log((words[pair] + 1.0) * 0x1p-32));
     const double angle = 2 * std::numbers::pi * (words[pair + 1] * 0x1p-32);
     values[i] = static_cast<float>(radius * (place == pair ? std::cos(angle) : std::sin(angle)));
@@ -59,7 +60,7 @@ std::vector<int64_t> random_order(const RandomKey& key, int64_t count) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
   for (int64_t i = count - 1; i > 0; --i) {
-    // 64 bits for each swap; what the remainder favours is far below what a run can see.
+    // Each swap uses 64 bits, so the bias of the remainder is far too small to be observed.
     const auto words = random_block(key, static_cast<uint64_t>(i));
     const uint64_t bits = uint64_t{words[0]} << 32 | words[1];
     std::swap(order[static_cast<size_t>(i)],

@@ -11,10 +11,11 @@
 
 namespace tutti {
 
-/// Shorter pieces stay in the cache of who leaves them: to wait for memory would show.
+/// Shorter pieces always stay in the writer's cache, because waiting for memory would dominate
+/// their cost.
 inline constexpr size_t kLeastPastCaches = 4 << 10;
 
-/// Copies to where another core reads it.
+/// Copies `bytes` bytes to memory that another core reads next.
 inline void copy_to(Destination destination, std::byte* place, const std::byte* from,
                     size_t bytes) {
   if (destination == Destination::memory)
@@ -23,20 +24,20 @@ inline void copy_to(Destination destination, std::byte* place, const std::byte* 
     std::memcpy(place, from, bytes);
 }
 
-/// Chooses where ranks leave in shared memory what others read next: in their caches, where cores
-/// that share an outer cache find it, or in memory, which cores elsewhere read several times faster
-/// than a cache that is not theirs. It goes by what chunks cost, some of which are measured; now
-/// and then a few go the other way, since a virtual machine's cores move about. The bytes are the
-/// same.
+/// Chooses whether a rank writes data for its peers into its cache or past the caches into memory.
+/// Cores that share an outer cache read the cached copy faster. Other cores read memory several
+/// times faster than a distant core's cache. The choice follows the measured costs of chunks. A few
+/// chunks regularly try the other destination, since a virtual machine's cores migrate. The bytes
+/// written are the same either way.
 class DestinationChoice {
  public:
-  static constexpr int kFirstTrial = 16;  // chunks before it
-  static constexpr int kTrial = 12;       // chunks: the last ones reuse slots of the first
+  static constexpr int kFirstTrial = 16;  // chunks before the first trial
+  static constexpr int kTrial = 12;       // chunks of a trial: the last ones reuse its first slots
   static constexpr int kBetween = 1000;   // chunks from one trial to the next
-  static constexpr int kMeasured = 8;     // one in so many between them; a trial's are all
-  static constexpr float kBetter = 0.8F;  // a change must bring this much
+  static constexpr int kMeasured = 8;     // between trials one chunk in this many is measured
+  static constexpr float kBetter = 0.8F;  // the other destination wins below this cost ratio
 
-  /// Of the next chunk.
+  /// Returns the destination of the next chunk.
   Destination next() {
     const Destination other =
         favourite_ == Destination::cache ? Destination::memory : Destination::cache;
@@ -58,10 +59,11 @@ class DestinationChoice {
     trial_ = kTrial - 1;
     return other;
   }
-  /// Whether to say what the chunk of which next() told cost: to look at a clock shows, in 4 KiB.
+  /// Returns whether the caller must call measured() for the chunk of the last next(). Only some
+  /// chunks are measured, because reading a clock is noticeable in 4 KiB.
   bool is_measured() const { return is_measured_; }
-  /// A chunk that all ranks left so. Of the last two the smaller counts: what lasts long because a
-  /// core was taken away does so once.
+  /// Records the cost of a chunk that all ranks wrote to `way`. The smaller of the last two costs
+  /// counts, so that one chunk delayed by a preempted core changes nothing.
   void measured(Destination way, float ns_per_byte) {
     auto& [last, before] = costs_[index(way)];
     before = last;
@@ -78,8 +80,8 @@ class DestinationChoice {
   static constexpr float kUnknown = std::numeric_limits<float>::infinity();
   Destination favourite_ = Destination::cache;
   bool is_measured_ = false;
-  int trial_ = 0;           // chunks that are left of one
-  int left_ = kFirstTrial;  // chunks until the next
+  int trial_ = 0;           // chunks left in the current trial
+  int left_ = kFirstTrial;  // chunks until the next trial
   std::array<std::array<float, 2>, 2> costs_{{{kUnknown, kUnknown}, {kUnknown, kUnknown}}};
 };
 

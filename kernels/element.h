@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-/// A bool as storage. Foreign memory may hold other bytes than 0 and 1, which a C++ bool must not.
+/// A bool as storage. Memory of other libraries may hold bytes besides 0 and 1, which a C++ bool
+/// must not.
 struct Boolean {
   uint8_t byte;
 };
@@ -43,7 +44,7 @@ decltype(auto) visit_dtype(DataType dtype, Function&& f) {
       return f(std::type_identity<uint32_t>());
     case DataType::u64:
       return f(std::type_identity<uint64_t>());
-    case DataType::raw:  // moved as bytes; no arithmetic asks for it
+    case DataType::raw:  // moved as bytes; it has no arithmetic
       return f(std::type_identity<uint8_t>());
     case DataType::boolean:
       break;
@@ -52,7 +53,7 @@ decltype(auto) visit_dtype(DataType dtype, Function&& f) {
   return f(std::type_identity<Boolean>());
 }
 
-/// Elements of buffers that need not be aligned.
+/// Load and store elements of buffers that need not be aligned.
 template <class T>
 T load_element(const std::byte* data, int64_t i) {
   T value;

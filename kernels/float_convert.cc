@@ -35,9 +35,9 @@ float to_float(Float16 value) noexcept {
 BFloat16 to_bfloat16(float value) noexcept {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > kFloatInfinity)
-    return {static_cast<uint16_t>(bits >> 16 | 0x0040)};  // quiet, and not by chance an infinity
-  // Half a unit of the last kept place, less one if that place is even: ties go to even. A carry
-  // out of the mantissa is the next binade, out of the last binade infinity.
+    return {static_cast<uint16_t>(bits >> 16 | 0x0040)};  // quiet NaN; else it might look infinite
+  // Adds half a unit of the last kept bit, minus one if that bit is even, so that ties go to even.
+  // A carry out of the mantissa leads to the next binade, and out of the last binade to infinity.
   return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
@@ -53,8 +53,8 @@ Float16 to_float16(float value) noexcept {
   } else if (magnitude >= 0x38800000) {  // 2^-14 and more: normal
     result = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
   } else {
-    // Denormal, in units of 2^-24. Adding 0.5, whose last place is 2^-24, makes the processor round
-    // to that place; the sum's mantissa is the answer.
+    // A denormal result, in units of 2^-24. The last bit of 0.5 is 2^-24, so adding 0.5 makes the
+    // processor round to that unit. The mantissa of the sum is the result.
     const float sum = std::bit_cast<float>(magnitude) + 0.5f;
     result = std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(0.5f);
   }

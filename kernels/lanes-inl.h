@@ -1,5 +1,5 @@
-// Loads and stores of element types as vectors of the type that they are computed in. Included once
-// per instruction set, hence the toggle instead of an include guard.
+// Loads and stores element types as vectors of the type in which they are computed. This file is
+// included once per instruction set, so it has a toggle instead of an include guard.
 #if defined(TUTTI_KERNELS_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_LANES_INL_H
 #undef TUTTI_KERNELS_LANES_INL_H
@@ -16,8 +16,8 @@ namespace tutti::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The processor's own f16 conversions round to nearest even and keep denormals; where Highway would
-// emulate them, it truncates.
+// The processor's f16 conversions round to nearest even and keep denormals. Highway's emulation,
+// used on other targets, truncates.
 #if (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && !defined(HWY_DISABLE_F16C)
 #undef TUTTI_NATIVE_F16
 #define TUTTI_NATIVE_F16 1
@@ -26,8 +26,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 #define TUTTI_NATIVE_F16 0
 #endif
 
-// How a 16-bit float type becomes lanes of f32 (the tag `d`) and comes back, as integer bits:
-// Highway 1.0.3's own conversion to bf16 truncates.
+// Converts a 16-bit float type, as integer bits, to f32 lanes (tag `d`) and back. The conversion to
+// bf16 is our own because that of Highway 1.0.3 truncates.
 template <class T>
 struct Format;
 
@@ -47,8 +47,8 @@ struct Format<BFloat16> {
   }
 
 #if HWY_TARGET != HWY_SCALAR
-  // The elements at even places are one vector, those at odd places the other: nothing crosses
-  // lanes.
+  // Elements at even indices form one vector and those at odd indices the other, so no element
+  // crosses lanes.
   template <class D, class Bits, class V>
   static HWY_INLINE void WidenTwo(D d, Bits bits16, V& even, V& odd) {
     const hn::Rebind<uint32_t, D> du;
@@ -66,7 +66,7 @@ struct Format<BFloat16> {
 #endif
 
  private:
-  // The upper half is the result.
+  // Rounds to bf16; the result is in the upper 16 bits.
   template <class D, class V>
   static HWY_INLINE auto Round(D, V value) {
     const hn::Rebind<uint32_t, D> du;
@@ -94,7 +94,7 @@ struct Format<Float16> {
     return hn::BitCast(du16, hn::DemoteTo(dh, value));
   }
 #else
-  // The same arithmetic as to_float(Float16), with every case computed and the right one selected.
+  // Does the arithmetic of to_float(Float16): computes every case and selects the right one.
   template <class D, class Bits>
   static HWY_INLINE hn::VFromD<D> Widen(D d, Bits bits16) {
     const hn::Rebind<uint32_t, D> du;
@@ -104,7 +104,8 @@ struct Format<Float16> {
     const auto normal =
         hn::Add(hn::ShiftLeft<13>(magnitude), hn::Set(du, uint32_t{127 - 15} << 23));
     const auto special = hn::Or(hn::ShiftLeft<13>(magnitude), hn::Set(du, 0x7f800000));
-    // Units of 2^-24 become the low bits of 0.5, which is then taken away.
+    // The mantissa, in units of 2^-24, becomes the low bits of 0.5. Subtracting 0.5 leaves its
+    // value.
     const auto half = hn::Set(d, 0.5f);
     const auto tiny =
         hn::BitCast(du, hn::Sub(hn::BitCast(d, hn::Or(magnitude, hn::BitCast(du, half))), half));
@@ -116,7 +117,7 @@ struct Format<Float16> {
     return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_special, special, finite)));
   }
 
-  // The same arithmetic as to_float16(float).
+  // Does the arithmetic of to_float16(float).
   template <class D, class V = hn::VFromD<D>>
   static HWY_INLINE auto Narrow(D d, V value) {
     const hn::Rebind<uint32_t, D> du;
@@ -143,8 +144,8 @@ struct Format<Float16> {
 #endif
 };
 
-// Vectors of one element type, computed in lanes of `Lane`. Two vectors at once may deal the
-// elements among themselves as is cheapest: what they load, they store in the same places.
+// Vectors of one element type, computed in lanes of `Lane`. LoadTwo() may distribute the elements
+// over its two vectors in any order; StoreTwo() puts each element back at its index.
 template <class T>
 struct Lanes {
   using Lane = T;
@@ -160,7 +161,7 @@ struct Lanes {
     Store(first, data);
     Store(second, data + hn::Lanes(D()));
   }
-  // Past the caches; `data` is aligned to vectors.
+  // Stores past the caches; `data` is aligned to vectors.
   static HWY_INLINE void StreamTwo(V first, V second, T* data) {
     hn::Stream(first, D(), data);
     hn::Stream(second, D(), data + hn::Lanes(D()));
@@ -188,7 +189,7 @@ struct NarrowLanes {
     Store(second, data + hn::Lanes(D()));
   }
 #if HWY_TARGET != HWY_SCALAR
-  // As one full vector: Highway streams no narrower ones.
+  // Stores both as one full vector, because Highway streams only full vectors.
   static HWY_INLINE void StreamTwo(V first, V second, T* data) {
     const hn::Twice<DBits> both;
     hn::Stream(hn::Combine(both, Format<T>::Narrow(D(), second), Format<T>::Narrow(D(), first)),

@@ -7,7 +7,8 @@ namespace tutti {
 
 namespace {
 
-// Calls f(piece, first, last) for each piece's share [first, last) of the bucket's [begin, end).
+// Calls f(piece, first, last) for each piece that overlaps the bucket's range [begin, end), where
+// [first, last) is the overlap.
 template <class Function>
 void for_each_share(std::span<const Piece> pieces, int64_t begin, int64_t end, Function&& f) {
   auto piece = std::partition_point(pieces.begin(), pieces.end(), [begin](const Piece& p) {

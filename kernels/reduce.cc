@@ -1,5 +1,5 @@
-// Compiled once per instruction set by foreach_target.h; the choice is made at run time, once per
-// call of reduce().
+// This file is compiled once per instruction set by foreach_target.h. Each call of reduce() chooses
+// the instruction set at run time.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/reduce.cc"
@@ -31,8 +31,8 @@ HWY_INLINE T* At(std::byte* output, int64_t i) {
   return reinterpret_cast<T*>(output) + i;
 }
 
-// The combining step of each op. Min and max let a NaN of either side win, and of two equal zeros
-// keep the first, as the reference does.
+// The combining step of each op. As in the reference, a NaN on either side wins in min and max, and
+// of two equal zeros the first is kept.
 struct Sum {
   template <class D, class V>
   static HWY_INLINE V Combine(D, V a, V b) {
@@ -72,7 +72,7 @@ struct Product {
     }
 #else
     } else if constexpr (sizeof(hn::TFromD<D>) == 1) {
-      // Even and odd bytes apart, as 16-bit products.
+      // Multiplies even and odd bytes separately, as 16-bit products.
       const hn::RepartitionToWide<D> wide;
       const auto low = hn::Set(wide, 0xff);
       const auto even = hn::And(hn::Mul(hn::BitCast(wide, a), hn::BitCast(wide, b)), low);
@@ -80,7 +80,7 @@ struct Product {
           hn::Mul(hn::ShiftRight<8>(hn::BitCast(wide, a)), hn::ShiftRight<8>(hn::BitCast(wide, b)));
       return hn::BitCast(d, hn::Or(even, hn::ShiftLeft<8>(odd)));
     } else {
-      // Low half of the 128-bit product, from 32-bit halves.
+      // Computes the low half of the 128-bit product from 32-bit halves.
       const hn::RepartitionToNarrow<D> narrow;
       const auto a32 = hn::BitCast(narrow, a), b32 = hn::BitCast(narrow, b);
       const auto a_high = hn::BitCast(narrow, hn::ShiftRight<32>(a));
@@ -111,7 +111,7 @@ struct Xor {
   }
 };
 
-// Four vectors at element i, reduced over all inputs in registers, stored once for each output.
+// Reduces four vectors at element i over all inputs in registers, and stores them once per output.
 template <class T, class Op, class To, class From>
 HWY_INLINE void ReduceFour(const To& outputs, const From& inputs, int64_t i,
                            typename Lanes<T>::Lane multiplier, bool is_scaled) {
@@ -145,7 +145,7 @@ HWY_INLINE void ReduceFour(const To& outputs, const From& inputs, int64_t i,
   }
 }
 
-// One vector at element i.
+// Reduces one vector at element i.
 template <class T, class Op, class To, class From>
 HWY_INLINE void ReduceVector(const To& outputs, const From& inputs, int64_t i,
                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
@@ -160,7 +160,7 @@ HWY_INLINE void ReduceVector(const To& outputs, const From& inputs, int64_t i,
   for (std::byte* output : outputs) L::Store(value, At<T>(output, i));
 }
 
-// The last elements, fewer than a vector: the same on copies that are a vector long.
+// Reduces the last elements, fewer than a vector, on zero-padded copies of vector length.
 template <class T, class Op>
 HWY_NOINLINE void ReduceTail(Outputs outputs, Inputs inputs, int64_t i, int64_t end,
                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
@@ -183,7 +183,7 @@ HWY_NOINLINE void ReduceTail(Outputs outputs, Inputs inputs, int64_t i, int64_t 
 
 using Elements = Reducer::Elements;
 
-// Containers of fixed size make loops without branches in them.
+// Containers of fixed size give loops without inner branches.
 template <class T, class Op, class To, class From>
 HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements& elements,
                            Scale scale) {
@@ -194,7 +194,7 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
   const auto [begin, end, order] = elements;
   const int64_t step = 4 * width;
   int64_t i = begin;
-  // Where branches show, the order does too.
+  // Only loops of fixed size are fast enough for the order to make a difference.
   if (!std::is_same_v<From, Inputs> && order == Order::descending) {
     const int64_t middle = begin + (end - begin) / step * step;
     for (i = middle - step; i >= begin; i -= step)
@@ -209,7 +209,8 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
 template <class T, class Op>
 void ReduceRange(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
   if constexpr (kIsFloat<T> && std::is_same_v<Op, Sum>) {
-    // Two ranks, in place or not: short sums out of the first cache, where branches show.
+    // Sums of two ranks get loops of fixed size: where they are short and in the first-level cache,
+    // branches would be noticeable.
     if (inputs.size() == 2 && outputs.size() <= 2) {
       const std::array<const std::byte*, 2> from{inputs[0], inputs[1]};
       if (outputs.size() == 1)
@@ -222,27 +223,27 @@ void ReduceRange(Outputs outputs, Inputs inputs, const Elements& elements, Scale
 
 constexpr int64_t kLine = 64;
 
-// Whether a target has stores past the cache.
+// True if the target has stores that bypass the caches.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 constexpr bool kHasStream = false;
 #else
 constexpr bool kHasStream = true;
 #endif
 
-// How many vectors StreamSum takes at once: a line of memory, as far as they are that long. Several
-// lines of each input at once are slower by a tenth.
+// Number of vectors that StreamSum handles at once: a cache line, or two vectors where those are
+// shorter than a line. Several lines of each input at once are 10 % slower.
 template <class T>
 constexpr int64_t kStreamVectors =
     std::is_same_v<typename Lanes<T>::Lane, T>&& HWY_LANES(T) * sizeof(T) >= kLine ? 1 : 2;
 
-// The sum over all inputs at element i, past the caches to each output.
+// Sums all inputs at element i and stores the result past the caches to each output.
 template <class T>
 HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
                           typename Lanes<T>::Lane multiplier, bool is_scaled) {
   using L = Lanes<T>;
   const typename L::D d;
-  // Far ahead to the second cache and, in time, to the first; not to the outer ones: what is larger
-  // than they are is read once.
+  // Prefetches far ahead into the second-level cache, and closer ahead into the first. The outer
+  // caches are skipped, because data larger than they are is read only once.
   constexpr int64_t kLineElements = kLine / static_cast<int64_t>(sizeof(T));
   constexpr int64_t kFar = 24 * kLineElements, kNear = 6 * kLineElements;
   for (const std::byte* input : inputs) {
@@ -271,7 +272,7 @@ HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
   }
 }
 
-// The same past the cache. False, with nothing done, where that is not possible.
+// Sums past the caches. Returns false, with nothing done, where that is not possible.
 template <class T>
 bool StreamSums(Outputs outputs, Inputs inputs, int64_t count, Scale scale) {
   if constexpr (kHasStream && kIsFloat<T>) {
@@ -303,7 +304,8 @@ bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t 
   });
 }
 
-// Averages of integers: wide sums of pieces that stay in the first cache, and their quotients.
+// Averages integers: sums pieces that fit in the first-level cache in a wide type and divides the
+// sums.
 template <class T>
 void AverageIntegers(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
   constexpr int64_t kPiece = 512;
@@ -320,7 +322,7 @@ void AverageIntegers(Outputs outputs, Inputs inputs, const Elements& elements, S
   }
 }
 
-// Bitwise, whatever the type.
+// Reduces bitwise, regardless of the type.
 template <class T, class Op>
 void ReduceBytes(Outputs outputs, Inputs inputs, const Elements& elements, Scale) {
   const auto size = static_cast<int64_t>(sizeof(T));
@@ -407,7 +409,7 @@ void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
   const Reducer reducer(dtype, op, scale);
   if (destination == Destination::by_size && count * size_of(dtype) >= kBeyondCachesBytes)
     destination = Destination::memory;
-  // In place the lines are in the cache already.
+  // An in-place output has its lines in the cache already.
   if (destination == Destination::memory && op == ReduceOp::sum &&
       std::find_first_of(inputs.begin(), inputs.end(), outputs.begin(), outputs.end()) ==
           inputs.end() &&

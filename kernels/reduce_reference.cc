@@ -9,7 +9,7 @@ namespace tutti {
 
 namespace {
 
-// A NaN on either side wins; of two equal zeros the first stays.
+// A NaN on either side wins; of two equal zeros the first is kept.
 template <class T>
 T lesser(T a, T b) {
   return b < a || b != b ? b : a;
@@ -35,7 +35,7 @@ T combine_floats(ReduceOp op, T a, T b) {
 
 template <class T>
 T combine_integers(ReduceOp op, T a, T b) {
-  // 64-bit unsigned arithmetic wraps, and so do its low bits.
+  // 64-bit unsigned arithmetic wraps, so its low bits are the wrapped result of T.
   using Bits = std::make_unsigned_t<T>;
   const uint64_t wide_a = static_cast<Bits>(a), wide_b = static_cast<Bits>(b);
   switch (op) {

@@ -10,23 +10,23 @@
 #include "tutti/kernels/convert.h"
 #include "tutti/kernels/element.h"
 
-/// One element's arithmetic: what Scale and cast() mean. The references are loops over these
-/// functions; the vectorised kernels fall back on them where speed does not matter.
+/// The arithmetic of one element, which defines Scale and cast(). The references are loops over
+/// these functions; the vectorised kernels fall back on them where speed does not matter.
 namespace tutti {
 
 template <class T>
 inline constexpr bool kIsFloat =
     std::is_floating_point_v<T> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
-/// What a float accumulates in: f64 for f64, else f32.
+/// The type in which a float type accumulates: f64 for f64, else f32.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 inline double multiplier(Scale scale) { return scale.factor / static_cast<double>(scale.divisor); }
 
-/// `value` as f32, rounded so that rounding again to 16 bits gives what rounding `value` at once
-/// gives: an inexact result is cut toward zero and its last bit set, so that it never looks like a
-/// tie ("round to odd").
+/// Returns `value` as f32, rounded so that rounding it again to 16 bits gives the same as rounding
+/// `value` directly. An inexact result is truncated toward zero and its last bit is set, so that it
+/// never looks like a tie ("round to odd").
 template <class Wide>
 float round_to_odd(Wide value) {
   // long double holds every f64 and every 64-bit integer.
@@ -38,7 +38,7 @@ float round_to_odd(Wide value) {
   return nearest;  // exact, infinite or NaN
 }
 
-/// Float to integer: toward zero, saturated, NaN is 0.
+/// Converts a float to an integer: truncates toward zero and saturates; NaN becomes 0.
 template <class To, class From>
 To saturate_to(From value) {
   constexpr auto kLow = static_cast<From>(std::numeric_limits<To>::min());
@@ -50,7 +50,7 @@ To saturate_to(From value) {
   return static_cast<To>(value);
 }
 
-/// One number as another, rounded once.
+/// Converts a number to another type, rounding once.
 template <class To, class From>
 To convert_number(From value) {
   if constexpr (std::is_same_v<To, From>) {
@@ -83,14 +83,14 @@ To convert_number(From value) {
   }
 }
 
-/// The quotient of an integer, multiplied by the factor in f64.
+/// Multiplies an integer quotient by the factor in f64.
 template <class To, class Wide>
 To multiply_quotient(Wide quotient, Scale scale) {
   if (scale.factor == 1.0) return convert_number<To>(quotient);
   return saturate_to<To>(static_cast<double>(quotient) * scale.factor);
 }
 
-/// An integer under Scale: divided exactly, then multiplied in f64.
+/// Applies a Scale to an integer: divides exactly, then multiplies in f64.
 template <class To, class From>
 To scale_integer(From value, Scale scale) {
   using Wide = std::conditional_t<std::is_signed_v<From>, int64_t, uint64_t>;
@@ -100,14 +100,14 @@ To scale_integer(From value, Scale scale) {
 __extension__ typedef __int128 Int128;
 __extension__ typedef unsigned __int128 Uint128;
 
-/// The type in which the integers of an average are summed. No number of ranks makes it overflow.
+/// The type in which integers of an average are summed. It overflows for no number of ranks.
 template <class T>
 using WideSum =
     std::conditional_t<sizeof(T) < 8, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
                        std::conditional_t<std::is_signed_v<T>, Int128, Uint128>>;
 
-/// An average of integers, made from their sum. The quotient is cut toward zero. At most as many
-/// inputs as the divisor says differ from zero, so 64 bits hold the quotient.
+/// Returns the average of integers, given their sum. The quotient is truncated toward zero. It fits
+/// into 64 bits, because at most `scale.divisor` inputs are nonzero.
 template <class T>
 T average_of_sum(WideSum<T> sum, Scale scale) {
   using Quotient = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
@@ -115,7 +115,7 @@ T average_of_sum(WideSum<T> sum, Scale scale) {
   return multiply_quotient<T>(quotient, scale);
 }
 
-/// scale(value) in another type: the definition of cast().
+/// Returns scale(value) in another type; this defines cast().
 template <class To, class From>
 To cast_one(From value, Scale scale) {
   if constexpr (std::is_same_v<From, Boolean> || std::is_same_v<To, Boolean>) {

@@ -13,10 +13,10 @@ namespace {
 
 struct AbsentRanges {
   std::mutex mutex;
-  std::map<uintptr_t, uintptr_t> ends;  // by beginning; they do not overlap
+  std::map<uintptr_t, uintptr_t> ends;  // keyed by begin; ranges do not overlap
 };
 
-// It is never destroyed, so that it can be asked at the end of the process too.
+// It is never destroyed, so that it can still be used while the process exits.
 AbsentRanges& absent_ranges() {
   static auto* const kRanges = new AbsentRanges;
   return *kRanges;

@@ -8,10 +8,10 @@
 
 namespace tutti {
 
-/// While this object lives, it marks a tensor's host memory as absent: the library has given the
-/// memory back to the system, and it reads as zeros. Every function of the library that takes a
-/// tensor calls require_present(), so that the library neither sends nor saves those zeros. The
-/// marks hold for the whole process, like the memory. Any thread.
+/// Marks a tensor's host memory as absent during the life of this object: the library has returned
+/// the memory to the system, and it reads as zeros. Every function of the library that takes a
+/// tensor calls require_present(), so that the library neither sends nor saves those zeros. Marks
+/// apply to the whole process, like the memory. Any thread may use them.
 class AbsentMemory {
  public:
   AbsentMemory() = default;
@@ -20,19 +20,19 @@ class AbsentMemory {
   AbsentMemory(AbsentMemory&& other) noexcept : begin_(other.begin_) { other.begin_ = 0; }
   AbsentMemory& operator=(AbsentMemory&& other) noexcept;
 
-  /// Whether any memory is absent. In a process that divides nothing it never is.
+  /// Returns whether any memory is absent. It never is in a process that shards nothing.
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
 
  private:
   void release() noexcept;
 
   static std::atomic<int> count_;
-  uintptr_t begin_ = 0;  // 0: none
+  uintptr_t begin_ = 0;  // 0 if this object marks nothing
 };
 
-/// Whether any of the tensor's elements are absent.
+/// Returns whether any of the tensor's elements are absent.
 bool is_absent(const TensorView& tensor);
-/// Throws Error(invalid_argument) that names the tensor where any of its elements are absent.
+/// Throws Error(invalid_argument) that names the tensor if any of its elements are absent.
 void refuse_absent(std::string_view name, const TensorView& tensor);
 inline void require_present(std::string_view name, const TensorView& tensor) {
   if (AbsentMemory::any()) refuse_absent(name, tensor);

@@ -6,26 +6,26 @@
 
 namespace tutti {
 
-/// Of memory.
+/// Kinds of memory.
 enum class DeviceKind : uint8_t { cpu = 0, cuda = 1, fake = 2 };
 
-/// Where memory lives. `fake` is the tests' device: host memory behind a stream that runs late.
+/// The device of memory. `fake` is the tests' device: host memory behind a stream that runs late.
 struct Device {
   DeviceKind kind = DeviceKind::cpu;               // cpu: host memory
-  int index = 0;                                   // from 0, as the process sees them
-  bool operator==(const Device&) const = default;  // of kind and number
+  int index = 0;                                   // from 0, in this process's numbering
+  bool operator==(const Device&) const = default;  // compares kind and index
 };
 
-/// "cpu", "cuda:1".
+/// Returns for example "cpu" or "cuda:1".
 std::string to_string(Device device);
-/// The same way back: "cpu", "cuda" or "cuda:1", and "fake-cuda" for the tests' device. Throws
+/// Parses "cpu", "cuda" or "cuda:1", and "fake-cuda" for the tests' device. Throws
 /// Error(invalid_argument) for anything else.
 Device device_of(std::string_view name);
 
-/// A borrowed stream of a device, as that device's runtime understands it; null on the CPU.
+/// A borrowed stream of a device, as that device's runtime defines it; null on the CPU.
 struct StreamRef {
-  void* native = nullptr;                             // cudaStream_t, say
-  bool operator==(const StreamRef&) const = default;  // of the pointer
+  void* native = nullptr;                             // for example a cudaStream_t
+  bool operator==(const StreamRef&) const = default;  // compares the pointer
 };
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 #pragma once
 
-// Allreduces of kernels that wait for each other by words in each other's memory, as
-// DeviceRuntime::reduce_by_flags() launches them (kernels/cuda/flags has the protocol).
+// Allreduces by kernels that wait for each other through words in each other's memory.
+// DeviceRuntime::reduce_by_flags() launches them, and kernels/cuda/flags implements the protocol.
 
 #include <chrono>
 #include <cstddef>
@@ -14,38 +14,39 @@
 
 namespace tutti {
 
-inline constexpr int kMostFlagRanks = 8;    // the GPUs of one host
-inline constexpr int kMostFlagBlocks = 36;  // fit on any GPU beside the rank's own work
+inline constexpr int kMostFlagRanks = 8;    // GPUs of one host
+inline constexpr int kMostFlagBlocks = 36;  // they fit on any GPU beside the rank's own work
 
-/// one_shot: every rank reduces all elements into its own output, so inputs and outputs are apart.
-/// two_shot: each rank reduces its share into all outputs, which may be the inputs. packets (f32):
-/// each rank sends its elements to all, with the round's number beside them, and reduces what
-/// comes.
+/// one_shot: every rank reduces all elements into its own output, so inputs and outputs must not
+/// overlap. two_shot: each rank reduces its share into all outputs, which may be the inputs.
+/// packets (f32): each rank sends its elements to all peers, each with the round's number beside
+/// it, and reduces what it receives.
 enum class FlagVariant : uint8_t { one_shot, two_shot, packets };
 
-/// What is told of a wait that was left, in memory of the host.
+/// The report of an abandoned wait, in host memory.
 struct FlagRecord {
   uint32_t is_set;
   int32_t rank, peer, block;
-  uint32_t expected, seen;  // rounds
+  uint32_t expected, seen;  // numbers of rounds
 };
 
-/// Elements of each of some parts of a whole: whole packs, so that all parts are aligned alike.
+/// Returns the elements per part when `count` elements are split into `parts`. It is a multiple of
+/// 16, so that all parts have the same alignment.
 inline constexpr int64_t flag_part(int64_t count, int parts) {
   const int64_t each = (count + parts - 1) / parts;
   return (each + 15) / 16 * 16;
 }
 
-/// One rank's part of such an allreduce. All but `rank`, the state and memory of the host is equal
-/// on all ranks. Spans are borrowed for the call; what they point to, for as long as rounds may
-/// run.
+/// One rank's part of such an allreduce. Everything except `rank`, `state`, `record` and `abort` is
+/// equal on all ranks. Spans are borrowed for the call. The memory to which they point must live as
+/// long as rounds may run.
 struct DeviceFlags {
-  std::span<const std::byte* const> inputs;  // by rank, as this rank reaches them
+  std::span<const std::byte* const> inputs;  // by rank, as addresses on this rank
   std::span<std::byte* const> outputs;
-  std::span<std::byte* const> boards;  // board_bytes() each, zeros before the first round
-  std::byte* state = nullptr;          // of this rank alone: kStateBytes, zeros before the first
-  FlagRecord* record = nullptr;        // pinned memory of the host: where a wait was left
-  const uint32_t* abort = nullptr;     // likewise: not 0: leave
+  std::span<std::byte* const> boards;  // board_bytes() each, zero before the first round
+  std::byte* state = nullptr;          // this rank's own: kStateBytes, zero before the first round
+  FlagRecord* record = nullptr;        // pinned host memory: reports an abandoned wait
+  const uint32_t* abort = nullptr;     // pinned host memory: if nonzero, waits are abandoned
   int rank = 0;
   int blocks = 1;
   int64_t count = 0;  // elements
@@ -53,14 +54,14 @@ struct DeviceFlags {
   ReduceOp op = ReduceOp::sum;  // not average
   Scale scale = {};
   FlagVariant variant = FlagVariant::two_shot;
-  std::chrono::nanoseconds patience{};  // of each wait
+  std::chrono::nanoseconds patience{};  // longest time of each wait
 
   static constexpr size_t kStateBytes = 256;
   static constexpr size_t kWordBytes = size_t{2} * kMostFlagBlocks * kMostFlagRanks * 128;
   size_t board_bytes() const {
     const auto size = static_cast<int64_t>(inputs.size());
     size_t bytes = kWordBytes;
-    if (variant == FlagVariant::packets)  // of two rounds, since a peer may be one ahead
+    if (variant == FlagVariant::packets)  // for two rounds, since a peer may be one ahead
       bytes += static_cast<size_t>(2 * blocks * size * ((flag_part(count, blocks) + 1) / 2) * 16);
     return bytes;
   }

@@ -15,8 +15,8 @@ namespace tutti {
 
 namespace {
 
-// The CPU as a device: everything has happened when the call returns, so streams and events are
-// empty words. Its buckets are packed piece by piece while they travel, by kernels/convert.h.
+// The CPU as a device. Every call completes before it returns, so streams and events do nothing.
+// Its buckets are packed piece by piece while they are sent, by kernels/convert.h.
 class CpuRuntime final : public DeviceRuntime {
  public:
   DeviceKind kind() const override { return DeviceKind::cpu; }
@@ -87,7 +87,7 @@ class CpuRuntime final : public DeviceRuntime {
   }
 };
 
-// Runtimes are process-wide because devices are: a second CPU or GPU driver does not exist. The
+// Runtimes are process-wide because devices are: there is only one driver for a kind of device. The
 // table holds no other state.
 CpuRuntime cpu_runtime;
 std::array<std::atomic<DeviceRuntime*>, 3> runtimes{&cpu_runtime, nullptr, nullptr};
@@ -98,7 +98,7 @@ DeviceRuntime& device_runtime(DeviceKind kind) {
   auto& place = runtimes.at(static_cast<size_t>(kind));
   auto* runtime = place.load();
   if (runtime == nullptr) {
-    // Threads that come here together load the same plugin and get the same runtime from it.
+    // Threads that get here at the same time load the same plugin and get the same runtime.
     runtime = &load_device_plugin(kind, device_plugin_file(kind)).runtime();
     place.store(runtime);
   }
@@ -122,14 +122,14 @@ std::string only_device_in_use() {
     return handle != nullptr;
   };
   for (const auto kind : {DeviceKind::fake, DeviceKind::cuda}) {
-    // PyTorch, say, uses a GPU before the first of its tensors comes here.
+    // The program may use a GPU (with PyTorch, for example) before it passes its first GPU tensor.
     if (!has_device_runtime(kind) && (kind == DeviceKind::fake || !is_loaded("libcuda.so.1")))
       continue;
     try {
       auto& runtime = device_runtime(kind);
       if (runtime.count() == 1) return runtime.identity({kind, 0});
     } catch (const Error&) {
-      // Then no tensor of it can come.
+      // This process cannot have tensors on that device.
     }
   }
   return "";

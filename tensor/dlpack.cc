@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-// DLPack has had a code for bool since 0.8, later than the header that is compiled here.
+// DLPack defines a code for bool since version 0.8, which is newer than the header used here.
 constexpr uint8_t kBoolCode = 6;
 
 DLDataType dlpack_type(DataType dtype) {
@@ -34,7 +34,7 @@ DLDataType dlpack_type(DataType dtype) {
     case DataType::u16:
     case DataType::u32:
     case DataType::u64:
-    case DataType::raw:  // which comes back as u8
+    case DataType::raw:  // it is imported again as u8
       return {kDLUInt, bits, 1};
     case DataType::boolean:
       break;
@@ -70,7 +70,7 @@ DLDevice dlpack_device(Device device) {
 }
 
 Device device_of(const DLDevice& device) {
-  // Newer producers know more devices than the enumeration has values.
+  // Newer producers support devices that this enumeration lacks.
   int type = 0;
   static_assert(sizeof type == sizeof device.device_type);
   std::memcpy(&type, &device.device_type, sizeof type);
@@ -108,7 +108,7 @@ void require_dense(const DLTensor& tensor, const Shape& shape) {
                           fmt::join(shape.row_major_strides(), ",")));
 }
 
-// What the deleter of an exported tensor frees.
+// The memory that the deleter of an exported tensor frees.
 struct Export {
   Tensor tensor;
   std::vector<int64_t> shape, strides;

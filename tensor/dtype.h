@@ -22,51 +22,53 @@ enum class DataType : uint8_t {
   u32 = 10,
   u64 = 11,
   boolean = 12,
-  raw = 13,  // bytes that mean something to the program alone (fp8, complex numbers, structs):
-             // moved by all kinds that only move, and reduced by none
+  /// Bytes that only the program interprets (fp8, complex numbers, structs): operations that only
+  /// move data accept them, reductions do not.
+  raw = 13,
 };
-/// How many there are.
+/// Number of types.
 inline constexpr int kDataTypeCount = 14;
 
 /// 16-bit floats as storage; arithmetic happens in f32 (kernels/).
 struct Float16 {
-  uint16_t bits;                                    // sign, 5 of the exponent, 10 of the fraction
-  bool operator==(const Float16&) const = default;  // of bits, so NaNs may be equal
+  uint16_t bits;                                    // sign, 5 exponent bits, 10 fraction bits
+  bool operator==(const Float16&) const = default;  // compares bits, so NaNs may be equal
 };
-/// The same, of 8 exponent bits.
+/// The same with 8 exponent bits.
 struct BFloat16 {
-  uint16_t bits;                                     // sign, 8 of the exponent, 7 of the fraction
-  bool operator==(const BFloat16&) const = default;  // of bits, so NaNs may be equal
+  uint16_t bits;                                     // sign, 8 exponent bits, 7 fraction bits
+  bool operator==(const BFloat16&) const = default;  // compares bits, so NaNs may be equal
 };
 
-/// Bytes of an element, by DataType. Not within size_of(), which would write it to the stack first.
+/// Bytes per element, by DataType. The table is outside of size_of(), which would otherwise copy it
+/// to the stack.
 inline constexpr int64_t kDataTypeSizes[kDataTypeCount] = {8, 4, 2, 2, 1, 2, 4,
                                                            8, 1, 2, 4, 8, 1, 1};
-/// Bytes of an element.
+/// Returns the bytes of one element.
 constexpr int64_t size_of(DataType dtype) noexcept {
   return kDataTypeSizes[static_cast<int>(dtype)];
 }
-/// "f32" and so on.
+/// Returns for example "f32".
 constexpr std::string_view to_string(DataType dtype) noexcept {
   constexpr std::string_view kNames[kDataTypeCount] = {"f64", "f32", "f16",  "bf16", "i8",
                                                        "i16", "i32", "i64",  "u8",   "u16",
                                                        "u32", "u64", "bool", "raw"};
   return kNames[static_cast<int>(dtype)];
 }
-/// Of 16 bits, too.
+/// Returns whether the type is a float, of any size.
 constexpr bool is_float(DataType dtype) noexcept {
   return static_cast<int>(dtype) <= static_cast<int>(DataType::bf16);
 }
-/// Signed or not; bool and raw are none.
+/// Returns whether the type is a signed or unsigned integer; bool and raw are not.
 constexpr bool is_integer(DataType dtype) noexcept {
   return !is_float(dtype) && dtype != DataType::boolean && dtype != DataType::raw;
 }
-/// False for a number that came from elsewhere and is no type.
+/// Returns false for a number from elsewhere that is not a type.
 constexpr bool is_valid(DataType dtype) noexcept {
   return static_cast<int>(dtype) < kDataTypeCount;
 }
 
-/// The DataType of a C++ type; only element types of tensors have one.
+/// Returns the DataType of a C++ type. It is defined only for the element types of tensors.
 template <class T>
 constexpr DataType dtype_of() {
   using U = std::remove_cv_t<T>;

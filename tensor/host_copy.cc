@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
-// Pinned memory, through which a device's tensor goes piece by piece.
+// Copies a device's tensor piece by piece through pinned memory.
 class PinnedPiece {
  public:
   explicit PinnedPiece(const TensorView& tensor)
@@ -31,7 +31,7 @@ class PinnedPiece {
     for (size_t at = 0; at < bytes_; at += kPieceBytes)
       step(at, std::min(kPieceBytes, bytes_ - at));
   }
-  // On the device, and done when it returns.
+  // Copies on the device; the copy is complete on return.
   void copy(void* target, const void* source, size_t bytes) const {
     runtime_.copy(target, source, bytes, stream_);
     finish_stream(device_, stream_);

@@ -6,13 +6,14 @@
 
 namespace tutti {
 
-/// A tensor's bytes, as its stream leaves them, into memory of the host, in the order of memory.
-/// Waits for that stream; a device's come through a few MiB of pinned memory, whatever their
-/// number. Throws what the device does, after a kernel that failed, say.
+/// Copies a tensor's bytes to host memory, in the order of memory, after the work queued on its
+/// stream. Waits for that stream. A device's bytes pass through a few MiB of pinned memory,
+/// whatever their number. Throws the device's error, for example after a kernel that failed.
 void copy_to_host(std::byte* target, const ConstTensorView& source);
-/// The way back, in the order of the tensor's stream; they have arrived when this returns.
+/// Copies host memory to a tensor in the order of the tensor's stream. The copy is complete when
+/// this returns.
 void copy_from_host(const TensorView& target, const std::byte* source);
-/// The tensor itself if it lives in the host's memory, else a copy there: see copy_to_host().
+/// Returns the tensor itself if its memory is the host's, else a host copy: see copy_to_host().
 Tensor on_host(const Tensor& tensor);
 
 }  // namespace tutti

@@ -8,17 +8,17 @@
 
 namespace tutti {
 
-/// A factor and a whole divisor, kept apart so that integer averages stay exact. On floats an
-/// element x becomes x * (factor / divisor), computed in f32 (f64 for f64) and rounded once; on
-/// integers (x / divisor) truncated toward zero, then, if factor is not 1, multiplied in f64,
-/// truncated toward zero and saturated. Booleans are left alone.
+/// A factor and an integer divisor, kept apart so that integer averages stay exact. A float x
+/// becomes x * (factor / divisor), computed in f32 (f64 for f64) and rounded once. An integer
+/// becomes (x / divisor) truncated toward zero; if factor is not 1, that is multiplied in f64,
+/// truncated toward zero and saturated. Booleans are unchanged.
 struct Scale {
   double factor = 1.0;
   int64_t divisor = 1;
   bool is_one() const { return factor == 1.0 && divisor == 1; }
 };
 
-/// One tensor's place in a bucket: elements [offset, offset + count) of the bucket are the
+/// One tensor's range of a bucket: elements [offset, offset + count) of the bucket are the
 /// tensor's.
 struct Piece {
   std::byte* data = nullptr;  // the tensor; pack only reads it
@@ -27,24 +27,25 @@ struct Piece {
   int64_t count = 0;
 };
 
-/// A bucket in the memory of a device: `count` elements and, right behind them, `lanes` more of the
-/// same type in which the ranks say whether they veto it. A library that knows of no verdicts
-/// reduces these with the rest. Rank r votes in lane r % lanes, so that 8-bit sums do not wrap.
+/// A bucket in the memory of a device: `count` elements, followed by `lanes` more of the same type
+/// in which the ranks store whether they veto the operation. A library that knows nothing of
+/// verdicts reduces these lanes with the rest. Rank r uses lane r % lanes, so that 8-bit sums do
+/// not wrap.
 struct DeviceBucket {
   std::byte* data = nullptr;
   DataType dtype = DataType::f32;
   int64_t count = 0;
-  int64_t lanes = 0;         // 0: the ranks agreed already
-  int64_t own_lane = 0;      // of this rank
-  bool zero_vetoes = false;  // ops min and product: a veto is 0 and no veto 1; else the reverse
+  int64_t lanes = 0;         // 0 if the ranks have already agreed
+  int64_t own_lane = 0;      // this rank's lane
+  bool zero_vetoes = false;  // with min and product a veto is 0 and no veto 1; else reversed
 
   int clean() const { return zero_vetoes ? 1 : 0; }
 };
 
-/// What unpacking tells, in words that DeviceRuntime::take_word() made.
+/// Receives the outcome of unpacking, in words from DeviceRuntime::take_word().
 struct DeviceOutcome {
   uint64_t* word =
-      nullptr;  // stored last (release), always: `clean` or `vetoed`; null: nobody asks
+      nullptr;  // always stored last (release): `clean` or `vetoed`; null if nobody reads it
   uint64_t clean = 0;
   uint64_t vetoed = 0;
   std::span<uint64_t* const> gates;  // set to 1 after the pieces are written, if clean

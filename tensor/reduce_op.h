@@ -18,10 +18,10 @@ enum class ReduceOp : uint8_t {
   bor = 6,
   bxor = 7
 };
-/// How many there are.
+/// Number of ops.
 inline constexpr int kReduceOpCount = 8;
 
-/// "sum" and so on.
+/// Returns for example "sum".
 constexpr std::string_view to_string(ReduceOp op) noexcept {
   constexpr std::string_view kNames[kReduceOpCount] = {"sum",     "average", "min", "max",
                                                        "product", "band",    "bor", "bxor"};

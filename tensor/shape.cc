@@ -18,7 +18,7 @@ Shape::Shape(std::span<const int64_t> extents) : rank_(static_cast<int>(extents.
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape {} has a negative extent", to_string()));
     empty |= extent == 0;
-    // Zeros are left out, so that no part of an empty shape (its rows) overflows either.
+    // Zeros are left out, so that no part of an empty shape (its rows) can overflow either.
     if (extent != 0 && __builtin_mul_overflow(count_, extent, &count_))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape {} has more than 2^63 elements", to_string()));
@@ -62,7 +62,7 @@ bool Shape::is_row_major(std::span<const int64_t> strides) const {
 bool Shape::is_dense(std::span<const int64_t> strides) const {
   if (static_cast<int>(strides.size()) != rank_) return false;
   if (count_ == 0) return true;
-  // By their strides, the dimensions must be those of a row-major tensor.
+  // Sorted by stride, the dimensions must be those of a row-major tensor.
   std::vector<std::pair<int64_t, int64_t>> by_stride;
   for (size_t i = 0; i < strides.size(); ++i)
     if (extents()[i] != 1) by_stride.emplace_back(strides[i], extents()[i]);

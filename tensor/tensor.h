@@ -12,11 +12,11 @@
 
 namespace tutti {
 
-/// A borrowed, dense tensor: pointer, shape, element type, where it lives and the stream on which
-/// its contents become ready. The memory must outlive every operation on it. It is row-major; only
-/// a GradientArena makes views with other strides. Operations that treat all elements alike
-/// (allreduce, reduce, broadcast) take these in the order of memory, and the strides must be equal
-/// on all ranks; the others refuse them.
+/// A borrowed, dense tensor: pointer, shape, element type, device, and the stream on which its
+/// contents become ready. The memory must outlive every operation on it. It is row-major; only a
+/// GradientArena creates views with other strides. Operations that treat all elements the same
+/// (allreduce, reduce, broadcast) accept such views in the order of memory, and their strides must
+/// be equal on all ranks. Other operations reject them.
 class TensorView {
  public:
   TensorView() = default;
@@ -28,18 +28,18 @@ class TensorView {
         device_(device),
         stream_(stream) {}
 
-  /// `count` elements from `data` on: {pointer, count}.
+  /// `count` elements that begin at `data`: {pointer, count}.
   template <ElementType T>
   requires(!std::is_const_v<T>) TensorView(T* data, int64_t count)
       : TensorView(data, Shape{count}, dtype_of<T>()) {}
-  /// `count` structs, fp8 or complex numbers, or whatever can be copied byte by byte, as rows of
-  /// raw bytes: {count, sizeof(T)}.
+  /// `count` structs, fp8 or complex numbers, or other trivially copyable values, as rows of raw
+  /// bytes. The shape is {count, sizeof(T)}.
   template <class T>
   requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T>) static TensorView
       raw(T* data, int64_t count) {
     return {data, Shape{count, static_cast<int64_t>(sizeof(T))}, DataType::raw};
   }
-  /// `bytes` bytes that mean something to the program alone; {bytes}.
+  /// `bytes` raw bytes, which only the program interprets. The shape is {bytes}.
   static TensorView raw(void* data, int64_t bytes) { return {data, Shape{bytes}, DataType::raw}; }
   /// Any contiguous, mutable range of an element type: std::vector<float>, std::span<double>,
   /// arrays. Its shape is {size}.
@@ -57,31 +57,31 @@ class TensorView {
   }
 
   std::byte* data() const { return data_; }  // first byte
-  /// Its first element; dtype() must be T's.
+  /// Returns a pointer to the first element; dtype() must be T's.
   template <ElementType T>
   T* as() const {
     return reinterpret_cast<T*>(data_);
   }
-  const Shape& shape() const { return shape_; }              // extents
-  bool is_row_major() const { return strides_ == nullptr; }  // else see strides()
-  /// Elements from one index to the next, of each dimension.
+  const Shape& shape() const { return shape_; }              // shape of the tensor
+  bool is_row_major() const { return strides_ == nullptr; }  // if false, see strides()
+  /// Returns, for each dimension, the elements from one index to the next.
   std::vector<int64_t> strides() const;
-  DataType dtype() const { return dtype_; }                    // of its elements
-  Device device() const { return device_; }                    // where it lives
+  DataType dtype() const { return dtype_; }                    // of the elements
+  Device device() const { return device_; }                    // device of the memory
   StreamRef stream() const { return stream_; }                 // null on the CPU
-  int64_t count() const { return shape_.count(); }             // of elements
-  int64_t bytes() const { return count() * size_of(dtype_); }  // of all elements
-  /// The same memory under another shape of as many elements; throws Error(invalid_argument), also
-  /// for a view that is not row-major.
+  int64_t count() const { return shape_.count(); }             // number of elements
+  int64_t bytes() const { return count() * size_of(dtype_); }  // size of all elements
+  /// Returns the same memory under another shape with the same number of elements. Throws
+  /// Error(invalid_argument) for another number, and for a view that is not row-major.
   TensorView reshaped(Shape shape) const;
-  /// The same tensor in memory elsewhere.
+  /// Returns the same tensor at another address.
   TensorView at(std::byte* data) const {
     TensorView view = *this;
     view.data_ = data;
     return view;
   }
-  /// The same memory with these strides, one for each dimension, which must live as long; null:
-  /// row-major.
+  /// Returns the same memory with these strides, one per dimension, which must live as long as the
+  /// view. Null means row-major.
   TensorView with_strides(const int64_t* strides) const {
     TensorView view = *this;
     view.strides_ = strides;
@@ -91,22 +91,22 @@ class TensorView {
  private:
   std::byte* data_ = nullptr;
   Shape shape_{0};
-  const int64_t* strides_ = nullptr;  // borrowed; null: row-major
+  const int64_t* strides_ = nullptr;  // borrowed; null if row-major
   DataType dtype_ = DataType::f32;
   Device device_;
   StreamRef stream_;
 };
 
-/// The same of memory that is only read: made of whatever a TensorView is made of, or of a constant
-/// range.
+/// A view of memory that is only read. It converts from anything a TensorView converts from, and
+/// from const ranges.
 class ConstTensorView {
  public:
-  ConstTensorView(TensorView view) : view_(std::move(view)) {}  // of what may be written, too
+  ConstTensorView(TensorView view) : view_(std::move(view)) {}  // writable memory may be read, too
   /// Row-major memory that is only read.
   ConstTensorView(const void* data, Shape shape, DataType dtype, Device device = {},
                   StreamRef stream = {})
       : view_(const_cast<void*>(data), std::move(shape), dtype, device, stream) {}
-  /// `count` elements from `data` on: {pointer, count}.
+  /// `count` elements that begin at `data`: {pointer, count}.
   template <ElementType T>
   ConstTensorView(const T* data, int64_t count)
       : ConstTensorView(data, Shape{count}, dtype_of<T>()) {}
@@ -128,47 +128,48 @@ class ConstTensorView {
                         Shape{static_cast<int64_t>(std::ranges::size(range))},
                         dtype_of<std::ranges::range_value_t<Range>>()) {}
 
-  /// As the engine takes it, which does not write where the output is elsewhere.
+  /// Returns the view as the engine takes it. The engine writes to it only if it is also the
+  /// output.
   const TensorView& view() const { return view_; }
 
  private:
   TensorView view_;
 };
 
-/// An owning tensor; copies share the memory (a handle), clone() makes new memory. Zeroed at birth,
-/// 64-byte aligned.
+/// An owning tensor. Copies share the memory (a handle); clone() allocates new memory. Memory is
+/// zeroed when it is allocated, and 64-byte aligned.
 class Tensor {
  public:
   Tensor() = default;
   /// Throws Error(out_of_memory | unavailable).
   Tensor(Shape shape, DataType dtype, Device device = {});
-  /// Takes over row-major memory that the caller made; `owner` keeps it alive. Throws
+  /// Takes over row-major memory that the caller allocated; `owner` keeps it alive. Throws
   /// Error(invalid_argument) for a view with other strides.
   Tensor(TensorView view, std::shared_ptr<void> owner);
 
-  explicit operator bool() const { return owner_ != nullptr; }  // not made by Tensor()
-  const TensorView& view() const { return view_; }              // valid as long as a handle is
-  operator TensorView() const { return view_; }                 // borrows
-  operator ConstTensorView() const { return view_; }            // borrows
+  explicit operator bool() const { return owner_ != nullptr; }  // false for Tensor()
+  const TensorView& view() const { return view_; }              // valid while any handle exists
+  operator TensorView() const { return view_; }                 // borrowed
+  operator ConstTensorView() const { return view_; }            // borrowed
   std::byte* data() const { return view_.data(); }              // first byte
-  /// Its first element; dtype() must be T's.
+  /// Returns a pointer to the first element; dtype() must be T's.
   template <ElementType T>
   T* as() const {
     return view_.as<T>();
   }
-  /// Its elements; dtype() must be T's.
+  /// Returns all elements; dtype() must be T's.
   template <ElementType T>
   std::span<T> span() const {
     return {as<T>(), static_cast<size_t>(count())};
   }
-  const Shape& shape() const { return view_.shape(); }  // extents
-  DataType dtype() const { return view_.dtype(); }      // of its elements
-  Device device() const { return view_.device(); }      // where it lives
-  int64_t count() const { return view_.count(); }       // of elements
-  int64_t bytes() const { return view_.bytes(); }       // of all elements
-  /// The same memory; throws Error(invalid_argument) for another count.
+  const Shape& shape() const { return view_.shape(); }  // shape of the tensor
+  DataType dtype() const { return view_.dtype(); }      // of the elements
+  Device device() const { return view_.device(); }      // device of the memory
+  int64_t count() const { return view_.count(); }       // number of elements
+  int64_t bytes() const { return view_.bytes(); }       // size of all elements
+  /// Returns the same memory; throws Error(invalid_argument) for another number of elements.
   Tensor reshaped(Shape shape) const { return {view_.reshaped(std::move(shape)), owner_}; }
-  Tensor clone() const;  // memory of its own
+  Tensor clone() const;  // allocates new memory
 
  private:
   TensorView view_;

@@ -15,7 +15,7 @@
 #include "tutti/backends/gloo/calls.h"
 #include "tutti/backends/gloo/mesh.h"
 #include "tutti/backends/gloo/worker.h"
-#include "tutti/backends/shared/sequencer.h"
+#include "tutti/backends/order/sequencer.h"
 #include "tutti/base/error.h"
 #include "tutti/collectives/schedule.h"
 #include "tutti/kernels/convert.h"
@@ -261,9 +261,7 @@ class GlooOperation final : public Operation {
  private:
   enum class Stage { waiting, vetoed, dropped, called };
 
-  bool is_point_to_point() const {
-    return collective_.kind == CollectiveKind::send || collective_.kind == CollectiveKind::recv;
-  }
+  bool is_point_to_point() const { return tutti::is_pair(collective_.kind); }
   int64_t output_count() const {
     const auto rank = static_cast<size_t>(backend_.mesh_->rank);
     return collective_.send_counts[collective_.kind == CollectiveKind::reduce_scatter ? rank : 0];

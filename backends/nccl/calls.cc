@@ -222,17 +222,10 @@ std::vector<DeviceService> nccl_services(Device device, Determinism determinism)
       numbers.push_back(dtype);
     if (is_float(dtype)) floats.push_back(dtype);
   }
-  std::vector<DeviceService> services{
-      {device,
-       {CollectiveKind::broadcast, CollectiveKind::allgather, CollectiveKind::gather,
-        CollectiveKind::scatter, CollectiveKind::alltoall, CollectiveKind::send,
-        CollectiveKind::recv},
-       all,
-       {}}};
+  std::vector<DeviceService> services{{device, moving_kinds(), all, {}}};
   if (determinism == Determinism::rank_order) return services;
   // Averages of integers need sums wider than their type, which NCCL does not offer.
-  const std::vector reducing{CollectiveKind::allreduce, CollectiveKind::reduce,
-                             CollectiveKind::reduce_scatter};
+  const auto reducing = reducing_kinds();
   services.push_back({device,
                       reducing,
                       numbers,
@@ -242,17 +235,9 @@ std::vector<DeviceService> nccl_services(Device device, Determinism determinism)
 }
 
 bool needs_group(const Collective& collective) {
-  switch (collective.kind) {
-    case CollectiveKind::reduce_scatter:
-    case CollectiveKind::allgather:
-      return !all_equal(collective.send_counts);
-    case CollectiveKind::gather:
-    case CollectiveKind::scatter:
-    case CollectiveKind::alltoall:
-      return true;
-    default:
-      return false;
-  }
+  const auto kind = collective.kind;
+  if (!has_rows(kind)) return false;
+  return has_root(kind) || exchanges_parts(kind) || !all_equal(collective.send_counts);
 }
 
 int NcclOperators::divisor(const Collective& collective, int size) {

@@ -4,7 +4,7 @@
 #include <deque>
 #include <optional>
 
-#include "tutti/backends/shared/message_links.h"
+#include "tutti/backends/order/message_links.h"
 #include "tutti/collectives/transport.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/reduce_op.h"

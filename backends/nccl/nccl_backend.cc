@@ -12,7 +12,7 @@
 #include "tutti/backends/nccl/catch_up.h"
 #include "tutti/backends/nccl/connect.h"
 #include "tutti/backends/nccl/stream_queue.h"
-#include "tutti/backends/shared/sequencer.h"
+#include "tutti/backends/order/sequencer.h"
 #include "tutti/base/error.h"
 
 // Collectives on the memory of GPUs by NCCL; our own channels serve host memory, control messages
@@ -109,9 +109,7 @@ class SequencedOperation final : public Operation {
  public:
   SequencedOperation(NcclBackend& backend, const Collective& collective, const Launch& launch)
       : backend_(backend), collective_(collective), launch_(launch), device_(*launch.device) {
-    const bool is_pair =
-        collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
-    peer_ = is_pair ? collective.root : -1;
+    peer_ = is_pair(collective.kind) ? collective.root : -1;
     device_.agreed = true;
     launch_.device = &device_;
     backend_.sequenced_.emplace(launch.tag, this);

@@ -23,17 +23,11 @@ namespace {
 constexpr std::string_view kFailedMark = "failed ";
 
 std::vector<DeviceService> peer_services(Device device) {
-  DeviceService moves{device,
-                      {CollectiveKind::broadcast, CollectiveKind::allgather, CollectiveKind::gather,
-                       CollectiveKind::scatter, CollectiveKind::alltoall, CollectiveKind::send,
-                       CollectiveKind::recv},
-                      {},
-                      {}};
-  DeviceService reductions{
-      device,
-      {CollectiveKind::allreduce, CollectiveKind::reduce, CollectiveKind::reduce_scatter},
-      {},
-      {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}};
+  DeviceService moves{device, moving_kinds(), {}, {}};
+  DeviceService reductions{device,
+                           reducing_kinds(),
+                           {},
+                           {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}};
   auto averages = reductions, bits = reductions;
   averages.ops = {ReduceOp::average};
   bits.ops = {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor};

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "tutti/backends/device/device_backend.h"
+#include "tutti/backends/order/message_links.h"
 #include "tutti/backends/peer/peer_memory.h"
 #include "tutti/backends/peer/peer_operation.h"
 #include "tutti/backends/peer/peer_words.h"
-#include "tutti/backends/shared/message_links.h"
 
 namespace tutti {
 

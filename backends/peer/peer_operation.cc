@@ -99,9 +99,9 @@ void PeerOperation::prepare() {
     bool is_read = false;
     for (int peer = 0; peer < exchange_.size_; ++peer)
       is_read |= peer != exchange_.rank_ && is_read_by(collective_, exchange_.rank_, peer);
-    // An alltoall in place would overwrite elements that peers have not loaded yet.
+    // Parts that are exchanged in place would overwrite elements that peers have not loaded yet.
     const bool is_overwritten =
-        collective_.kind == CollectiveKind::alltoall && collective_.input == collective_.output;
+        exchanges_parts(collective_.kind) && collective_.input == collective_.output;
     if (count > 0 && (is_overwritten ||
                       (is_read && !exchange_.memory_.reaches(collective_.input, bytes(count))))) {
       scratch_ = exchange_.take_scratch(bytes(count));

@@ -48,19 +48,14 @@ inline Scale scale_of(const Collective& collective, const Launch& launch, int si
   return scale;
 }
 
-inline bool has_root(CollectiveKind kind) {
-  using enum CollectiveKind;
-  return kind == broadcast || kind == reduce || kind == gather || kind == scatter;
-}
-
 // 0: the ranks know already that they mean the same.
 inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
   if (launch.name.empty()) return 0;
   uint64_t seed = 0;
   std::memcpy(&seed, &collective.scale.factor, sizeof seed);
   seed ^= launch.layout;
-  // What an alltoall sends to whom need not be alike.
-  if (collective.send_counts.size() > 1 && collective.kind != CollectiveKind::alltoall)
+  // What ranks exchange need not be alike.
+  if (collective.send_counts.size() > 1 && !exchanges_parts(collective.kind))
     seed = hash_bytes(std::as_bytes(collective.send_counts), seed);
   return hash_text(launch.name, seed);
 }

@@ -15,21 +15,14 @@ namespace tutti {
 
 namespace {
 
-bool has_part_for_each(CollectiveKind kind) {
-  return kind == CollectiveKind::scatter || kind == CollectiveKind::alltoall ||
-         kind == CollectiveKind::reduce_scatter;
-}
-
-bool is_joined(CollectiveKind kind) {
-  return kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
-}
+bool has_part_for_each(CollectiveKind kind) { return deals_parts(kind) || exchanges_parts(kind); }
 
 int64_t sum_of(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
 int64_t longest_part(const Collective& collective) {
-  if (collective.kind == CollectiveKind::alltoall) return collective.longest;
+  if (exchanges_parts(collective.kind)) return collective.longest;
   int64_t longest = 0;
   for (const int64_t count : collective.send_counts) longest = std::max(longest, count);
   return longest;
@@ -65,30 +58,33 @@ int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype) const {
 }
 
 bool Pipeline::Call::gives(int rank) const {
-  if (kind == CollectiveKind::broadcast || kind == CollectiveKind::scatter) return rank == root;
-  return kind != CollectiveKind::barrier;
+  const auto& is = traits(kind);
+  return is.input != Content::nothing && (!is.from_root || rank == root);
 }
 
 int64_t Pipeline::Call::given_to(int rank) const {
   if (!gives(pipeline_.rank_)) return 0;
-  if (kind == CollectiveKind::broadcast) return parts.send_counts[0];
+  if (is_elementwise(kind)) return parts.send_counts[0];
   return parts.send_counts[static_cast<size_t>(parts.count > 1 ? rank : pipeline_.rank_)];
 }
 
 int64_t Pipeline::Call::received_from(int rank) const {
   if (!gives(rank)) return 0;
-  switch (kind) {
-    case CollectiveKind::broadcast:
+  const auto& is = traits(kind);
+  if (is.to_root && pipeline_.rank_ != root) return 0;
+  switch (is.output) {
+    case Content::nothing:
+      return 0;
+    case Content::whole:
       return parts.send_counts[0];
-    case CollectiveKind::gather:
-      return pipeline_.rank_ == root ? parts.send_counts[static_cast<size_t>(rank)] : 0;
-    case CollectiveKind::allgather:
-      return parts.send_counts[static_cast<size_t>(rank)];
-    case CollectiveKind::alltoall:
-      return parts.recv_counts[static_cast<size_t>(rank)];
-    default:
+    case Content::part:
       return parts.send_counts[static_cast<size_t>(pipeline_.rank_)];
+    case Content::parts:
+      return parts.send_counts[static_cast<size_t>(rank)];
+    case Content::exchanged:
+      return parts.recv_counts[static_cast<size_t>(rank)];
   }
+  return 0;
 }
 
 const std::byte* Pipeline::Call::part_for(int rank) const {
@@ -114,23 +110,23 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
   parts.is_own_in_slot = parts.is_kept = false;
   parts.place = SharedMemory::kNowhere;
   if (parts.count > 1) begin_at(parts.given_at, parts.send_counts);
-  if (is_joined(kind)) begin_at(parts.received_at, parts.send_counts);
-  if (kind == CollectiveKind::alltoall) begin_at(parts.received_at, parts.recv_counts);
+  if (joins_parts(kind)) begin_at(parts.received_at, parts.send_counts);
+  const bool exchanges = exchanges_parts(kind);
+  if (exchanges) begin_at(parts.received_at, parts.recv_counts);
   if (!gives(rank) || verdict != 0) return;  // a veto has no input
 
   const int64_t own = given_to(rank);
   const auto given = bytes(parts.count > 1 ? sum_of(parts.send_counts) : own);
   // What becomes output may be input that is still to be packed, if not all is packed at once and
   // each part comes back to where it went from.
-  if (kind == CollectiveKind::alltoall || kind == CollectiveKind::reduce_scatter) {
-    const auto taken = bytes(kind == CollectiveKind::alltoall ? sum_of(parts.recv_counts) : own);
+  if (exchanges || kind == CollectiveKind::reduce_scatter) {
+    const auto taken = bytes(exchanges ? sum_of(parts.recv_counts) : own);
     const bool is_own_part = kind == CollectiveKind::reduce_scatter &&
                              output == input + parts.given_at[static_cast<size_t>(rank)] * element;
     // No other rank reads there, and each element of the result replaces what it was made of.
     parts.is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
     const bool is_back =
-        input == output && (kind != CollectiveKind::alltoall ||
-                            std::ranges::equal(parts.send_counts, parts.recv_counts));
+        input == output && (!exchanges || std::ranges::equal(parts.send_counts, parts.recv_counts));
     if (parts.is_own_in_slot && !is_back && count > pipeline_.moved_at_once(kind, dtype)) {
       ++pipeline_.allocations_;
       parts.held.assign(input, input + given);
@@ -157,7 +153,7 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
   auto* slot = small_place(own_rank(), chunk, run.slot_bytes());
   const bool is_packed = run.parts.place == SharedMemory::kNowhere;
   // Where each rank's part begins: only this rank knows.
-  if (!is_packed && run.kind == CollectiveKind::alltoall && chunk == run.begin)
+  if (!is_packed && exchanges_parts(run.kind) && chunk == run.begin)
     std::memcpy(slot, run.parts.given_at.data(),
                 run.parts.given_at.size() * sizeof run.parts.given_at[0]);
   const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts.count);
@@ -197,7 +193,7 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
     if (static_cast<int>(rank) == rank_ || place == SharedMemory::kNowhere || count == 0) continue;
     int64_t begin = 0;
     const auto mine = static_cast<size_t>(rank_);
-    if (run.kind == CollectiveKind::alltoall)
+    if (exchanges_parts(run.kind))
       std::memcpy(&begin, peers_[rank].slots + slot_at(chunk) + mine * sizeof begin, sizeof begin);
     else if (run.parts.count > 1)
       begin = sum_of(run.parts.send_counts.first(mine));

@@ -90,7 +90,7 @@ class SharedMemoryBackend final : public Backend {
     return memory_->place_of(data, bytes) != SharedMemory::kNowhere;
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    if (is_for_two(collective)) return blocks_for_two(launch);
+    if (is_pair(collective.kind)) return blocks_for_two(launch);
     return launch.queue != kNoQueue && is_for_pipelines(collective);
   }
 
@@ -98,7 +98,7 @@ class SharedMemoryBackend final : public Backend {
     if (!packs_itself(collective, launch) || !is_valid(collective.dtype) ||
         (reduces(collective.kind) && !can_reduce(collective.dtype, collective.op)))
       return rest_->start(collective, launch);
-    if (is_for_two(collective)) return pairs_->start(collective, launch);
+    if (is_pair(collective.kind)) return pairs_->start(collective, launch);
     require_valid({collective.kind,
                    rank_,
                    size_,
@@ -110,7 +110,7 @@ class SharedMemoryBackend final : public Backend {
     return pipelines_[static_cast<size_t>(launch.queue)]->start(collective, launch);
   }
   Traffic predict(const Collective& collective, const Launch& launch) override {
-    if (!packs_itself(collective, launch) || is_for_two(collective))
+    if (!packs_itself(collective, launch) || is_pair(collective.kind))
       return rest_->predict(collective, launch);
     return pipelines_[static_cast<size_t>(launch.queue)]->predict(collective, launch);
   }
@@ -133,9 +133,6 @@ class SharedMemoryBackend final : public Backend {
  private:
   static constexpr size_t kHeaderBytes = 4096;
 
-  static bool is_for_two(const Collective& collective) {
-    return collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
-  }
   bool is_overridden(CollectiveKind kind) const {
     return is_overridden_[static_cast<size_t>(kind)];
   }
@@ -145,12 +142,11 @@ class SharedMemoryBackend final : public Backend {
            !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);
   }
   // Kinds that two ranks alone take part in have no place in the order of all. How long the chunks
-  // of an alltoall are must be known to all ranks alike.
+  // of exchanged parts are must be known to all ranks alike.
   bool is_for_pipelines(const Collective& collective) const {
-    using enum CollectiveKind;
     if (is_overridden(collective.kind)) return false;
-    if (collective.kind == alltoall) return collective.longest >= 0;
-    return !is_for_two(collective);
+    if (exchanges_parts(collective.kind)) return collective.longest >= 0;
+    return !is_pair(collective.kind);
   }
 
   const std::unique_ptr<Backend> rest_;

@@ -4,7 +4,8 @@
 
 namespace tutti {
 
-/// The cores that this process may run on, ascending; empty if the system does not tell.
+/// Returns the cores that this process may run on, ascending; empty if the system does not report
+/// them.
 std::vector<int> usable_cores();
 
 }  // namespace tutti

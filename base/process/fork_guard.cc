@@ -9,7 +9,8 @@ namespace tutti {
 
 namespace {
 
-// Null if the kernel does not know how. Kept to the end of the process, as guards are.
+// Returns null if the kernel does not support MADV_WIPEONFORK. The page is never unmapped, as
+// guards may live until the process ends.
 std::atomic<uint32_t>* make_mark() {
   constexpr size_t kPage = 4096;
   void* page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -19,14 +20,14 @@ std::atomic<uint32_t>* make_mark() {
   return nullptr;
 }
 
-// Numbers the processes of a line of forks: each finds its page blank once, and the count where its
-// parent left it.
+// Returns a number that differs between a process and its forks. Each process finds its page blank
+// once, and continues the count from its parent's value.
 uint32_t number_of_process(std::atomic<uint32_t>& mark) {
   static std::atomic<uint32_t> count{0};
   uint32_t number = mark.load(std::memory_order_relaxed);
   if (number != 0) return number;
   const uint32_t next = count.fetch_add(1, std::memory_order_relaxed) + 1;
-  // Another thread may have been first; then `number` is what it wrote.
+  // Another thread may have been first; then `number` is its value.
   return mark.compare_exchange_strong(number, next) ? next : number;
 }
 

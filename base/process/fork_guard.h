@@ -6,13 +6,14 @@
 
 namespace tutti {
 
-/// Tells a process that it is a fork of the one that made the guard, at the cost of one load: the
-/// kernel gives children a blank page in the place of one that all guards of a process look at. A
-/// fork has the memory of its parent but not its threads, and shares its sockets, epoll sets,
-/// eventfds and shared memory: whatever it does to these it does to the parent and its peers.
+/// Detects, at the cost of one load, that the current process is a fork of the one that made the
+/// guard. All guards of a process share one page, which the kernel replaces by a blank page in
+/// children. A forked process has its parent's memory but not its threads. It also shares the
+/// parent's sockets, epoll sets, eventfds and shared memory, so anything it does to these affects
+/// the parent and its peers.
 class ForkGuard {
  public:
-  /// Of the process that calls it.
+  /// Guards the calling process.
   ForkGuard();
   bool forked() const {
     return mark_ != nullptr ? mark_->load(std::memory_order_relaxed) != process_
@@ -22,15 +23,15 @@ class ForkGuard {
  private:
   bool has_other_number() const;
 
-  const std::atomic<uint32_t>* mark_;  // null where the kernel cannot blank it
+  const std::atomic<uint32_t>* mark_;  // null if the kernel cannot blank the page
   uint32_t process_;
 };
 
-/// Holds on to what must never be deleted, like what a fork has of its parent's, so that leak
-/// checkers know of it.
+/// Keeps a pointer to an object that must never be deleted, such as those that a fork has of its
+/// parent's, so that leak checkers see it.
 void keep_for_good(const void* object);
 
-/// Deletes what it is given in the process that made it only.
+/// Deletes an object only in the process that created it.
 template <class T>
 struct DeleteWhereMade {
   ForkGuard made = {};
@@ -42,9 +43,9 @@ struct DeleteWhereMade {
   }
 };
 
-/// Owns what reaches beyond its process: what has threads, connections, sleepers, memory that
-/// others share. A fork leaves it as it is; its memory goes with the fork. (A shared_ptr takes the
-/// same deleter.)
+/// Owns an object that reaches beyond its process, because it has threads, connections, sleepers or
+/// shared memory. A forked process leaves it untouched; its memory is freed when the fork ends. (A
+/// shared_ptr takes the same deleter.)
 template <class T>
 using OwnedWhereMade = std::unique_ptr<T, DeleteWhereMade<T>>;
 

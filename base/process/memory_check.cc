@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 
-// There in programs that are built with AddressSanitizer, null in all others.
+// This symbol exists in programs built with AddressSanitizer and is null in all others.
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the name is AddressSanitizer's.
 extern "C" [[gnu::weak]] void* __asan_region_is_poisoned(void* begin, size_t bytes);
 
@@ -26,7 +26,7 @@ bool is_still_there(const void* memory, size_t bytes) {
   for (auto at = reinterpret_cast<uintptr_t>(memory) / page * page; at < end;
        at += kPagesAtOnce * page) {
     const auto part = std::min(end - at, kPagesAtOnce * page);
-    // Any other failure is the system's own and says nothing of the pages.
+    // Any other failure is the system's own and does not mean that pages are missing.
     if (::mincore(reinterpret_cast<void*>(at), part, resident.data()) != 0 && errno == ENOMEM)
       return false;
   }

@@ -2,8 +2,9 @@
 
 namespace tutti {
 
-/// Between two looks at a word that another core will write: says that this one waits, so that the
-/// other thread of it, if it has one, gets on. A few tens of cycles on x86; no call, no sleep.
+/// Called between two polls of a word that another core will write. It tells the core that this
+/// thread waits, so that the core's other hardware thread, if any, proceeds. It takes a few tens of
+/// cycles on x86, without a call or a sleep.
 inline void pause_core() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -14,7 +14,7 @@ ProcessState process_state(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
-  // The state is the letter after the name, which may hold anything and stands in parentheses.
+  // The state is the letter after the name. The name is in parentheses and may contain anything.
   const auto state = line.find_first_not_of(") ", line.rfind(')'));
   if (state == line.npos) return ProcessState::runs;
   if (line[state] == 'T' || line[state] == 't') return ProcessState::stopped;

@@ -2,8 +2,8 @@
 
 namespace tutti {
 
-/// What the system shows of a process of this host: it runs, it stands still (SIGSTOP, a debugger),
-/// or it has ended.
+/// The state of a process of this host as the system reports it: it runs, it is stopped (SIGSTOP, a
+/// debugger), or it has ended.
 enum class ProcessState { runs, stopped, ended };
 ProcessState process_state(int pid);
 

@@ -2,8 +2,9 @@
 
 #include "tutti/collectives/schedule.h"
 
-/// One function per algorithm, each in the file of its name: in `moving` what leaves the elements
-/// as they are, in `reducing` what adds them up. collectives/schedule.cc lists them all.
+/// One function per algorithm, each in the file of its name. The folder `moving` has those that
+/// only move elements, and `reducing` those that reduce them. collectives/schedule.cc lists them
+/// all.
 namespace tutti {
 
 Schedule ring_allreduce(const Problem& problem);

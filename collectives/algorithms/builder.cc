@@ -75,7 +75,7 @@ Schedule copy_through(const Problem& problem) {
 }
 
 HostMap::HostMap(const Problem& problem) {
-  std::vector<int> numbers;  // as the problem has them, by first appearance
+  std::vector<int> numbers;  // the problem's host numbers, by first appearance
   for (int rank = 0; rank < problem.size; ++rank) {
     const int number = problem.hosts.empty() ? 0 : problem.hosts[static_cast<size_t>(rank)];
     auto found = std::find(numbers.begin(), numbers.end(), number);
@@ -101,7 +101,7 @@ int HostMap::most_members() const {
 }
 
 int HostMap::dealt_to(int host, int rank) const {
-  // The how-manieth foreigner it is.
+  // Counts the ranks of other hosts before this one.
   const auto foreigners = std::count_if(host_of_.begin(), host_of_.begin() + rank,
                                         [&](int other) { return other != host; });
   const auto& here = members(host);

@@ -15,28 +15,30 @@ struct SlotElement {
   int64_t element = 0;
 };
 
-/// A range cut into `parts` consecutive ranges whose lengths differ by at most one element.
+/// Returns a range split into `parts` consecutive ranges whose lengths differ by at most one
+/// element.
 std::vector<Range> cut(Range range, int parts);
-/// Ranges of these lengths, one after another from 0.
+/// Returns consecutive ranges of these lengths, from 0 on.
 std::vector<Range> consecutive(std::span<const int64_t> counts);
 int64_t longest(std::span<const Range> ranges);
 
-/// Operands of a reduction of two: the one in scratch at `begin` is the left or the right one.
+/// Operands of a reduction of two. The one in scratch at `begin` is the left or the right one.
 constexpr Operands left_from(int64_t begin) { return {2, 1, begin, 0}; }
 constexpr Operands right_from(int64_t begin) { return {2, 0, begin, 0}; }
 
-/// Writes a Schedule down, round by round.
+/// Builds a Schedule round by round.
 class Builder {
  public:
   void send(int peer, Slot from, Range source);
   void recv(int peer, Slot to, Range target);
   void copy(Slot from, Range source, Slot to, int64_t target);
-  /// The result is divided by `divisor`: 1, or a number that keeps a sum of f16 from overflowing.
+  /// Adds a reduction whose result is divided by `divisor`: 1, or a number that keeps a sum of f16
+  /// from overflowing.
   void reduce(Slot from, Range source, Operands operands, Slot to, int64_t target, int divisor = 1);
-  /// What follows belongs to the next round. Ranks count rounds alike, also those in which they do
+  /// Starts the next round. All ranks count the same rounds, including those in which they do
   /// nothing.
   void next_round(int rounds = 1) { round_ += rounds; }
-  /// Reserves elements of scratch; returns where they begin.
+  /// Reserves elements of scratch; returns their offset.
   int64_t scratch(int64_t count);
   Schedule take() { return std::move(schedule_); }
 
@@ -45,26 +47,26 @@ class Builder {
   int round_ = 0;
 };
 
-/// The whole of one rank alone: input to output.
+/// Returns the schedule of a communicator of one rank: input is copied to output.
 Schedule copy_through(const Problem& problem);
 
-/// The ranks of each host. Hosts are numbered by first appearance, members ascend.
+/// The ranks of each host. Hosts are numbered by first appearance; members ascend.
 class HostMap {
  public:
   explicit HostMap(const Problem& problem);
   int count() const { return static_cast<int>(members_.size()); }
   int host_of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
-  /// The place of a rank among the members of its host.
+  /// Returns the index of a rank among the members of its host.
   int index_of(int rank) const { return index_of_[static_cast<size_t>(rank)]; }
   const std::vector<int>& members(int host) const { return members_[static_cast<size_t>(host)]; }
   int least_members() const;
   int most_members() const;
-  /// The ranks of all other hosts, dealt to the members of this one in turn: which member here
-  /// speaks for which rank there.
+  /// Returns, for each member of a host, the ranks of other hosts that it represents. They are
+  /// dealt to the members in turn.
   std::vector<std::vector<int>> dealt(int host) const;
-  /// The most ranks that any member of any host is dealt.
+  /// Returns the most ranks that are dealt to any member of any host.
   int most_dealt() const;
-  /// Which member of `host` was dealt this rank of another host.
+  /// Returns the member of `host` to which this rank of another host was dealt.
   int dealt_to(int host, int rank) const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// Algorithms for 2^k ranks on any number: the ranks from 2^k on give their data to a partner below
-/// before and get the result from it afterwards.
+/// Lets algorithms for 2^k ranks run on any number of ranks. Before them, the ranks from 2^k on
+/// send their data to a partner below 2^k. Afterwards they receive the result from it.
 class Fold {
  public:
   explicit Fold(const Problem& problem)
@@ -17,11 +17,11 @@ class Fold {
         has_partner_(partner_ < problem.size),
         all_{0, problem.counts[0]} {}
 
-  /// 2^k.
+  /// Returns 2^k.
   int core() const { return core_; }
   bool is_in_core() const { return rank_ < core_; }
 
-  /// One round. Returns where this rank's operand begins from now on.
+  /// Adds one round. Returns where this rank's operand begins from then on.
   SlotElement fold(Builder& builder) const {
     SlotElement operand{Slot::input, 0};
     if (!is_in_core()) {
@@ -36,7 +36,7 @@ class Fold {
     return operand;
   }
 
-  /// One round, after those of the core.
+  /// Adds one round, after those of the core.
   void unfold(Builder& builder) const {
     if (!is_in_core())
       builder.recv(partner_, Slot::output, all_);

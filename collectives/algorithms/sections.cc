@@ -21,7 +21,7 @@ void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const
   const auto owners = static_cast<int>(ranges.size());
   const int self = group.self;
   for (int step = 1; step < group.size(); ++step) {
-    const auto place = group.wrapped(self + step);  // each begins with another owner
+    const auto place = group.wrapped(self + step);  // each member begins with a different owner
     if (place < ranges.size()) builder.send(group.ranks[place], from, ranges[place]);
   }
   if (self < owners) {
@@ -83,7 +83,7 @@ void ring_allgather(Builder& builder, const Group& group, std::span<const Range>
 }
 
 void binomial_broadcast(Builder& builder, const Group& group, int root, Slot from, Range range) {
-  const auto place = static_cast<int>(group.wrapped(group.self - root));  // root's is 0
+  const auto place = static_cast<int>(group.wrapped(group.self - root));  // the root's is 0
   for (int reached = 1; reached < group.size(); reached *= 2) {
     if (place < reached && place + reached < group.size())
       builder.send(group.at(group.self + reached), place == 0 ? from : Slot::output, range);

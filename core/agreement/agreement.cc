@@ -44,24 +44,15 @@ struct Rule {
   std::string (*describe)(const Request&);
 };
 
+// Which kinds a rule applies to; a send and its receive have rules of their own.
 bool always(CollectiveKind) { return true; }
-bool reducing(CollectiveKind kind) {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::reduce_scatter;
-}
-bool rooted(CollectiveKind kind) {
-  return kind == CollectiveKind::broadcast || kind == CollectiveKind::reduce ||
-         kind == CollectiveKind::gather || kind == CollectiveKind::scatter;
-}
+bool reducing(CollectiveKind kind) { return reduces(kind); }
+bool rooted(CollectiveKind kind) { return has_root(kind); }
+bool typed(CollectiveKind kind) { return !is_described_by_root(kind); }
+bool row_shape(CollectiveKind kind) { return joins_parts(kind) || exchanges_parts(kind); }
 bool whole_shape(CollectiveKind kind) {
-  return reducing(kind) || kind == CollectiveKind::broadcast;
+  return is_elementwise(kind) || (deals_parts(kind) && typed(kind));
 }
-bool row_shape(CollectiveKind kind) {
-  return kind == CollectiveKind::allgather || kind == CollectiveKind::gather ||
-         kind == CollectiveKind::alltoall;
-}
-// scatter: only the root's tensor counts.
-bool typed(CollectiveKind kind) { return kind != CollectiveKind::scatter; }
 
 // The order in which disagreements are looked for; the first one found is reported.
 constexpr Rule kRules[] = {
@@ -131,13 +122,12 @@ int64_t row_extent(const Request& request) {
 // The rows that `rank` gets of a kind whose rows add up; `all` are dealt by `rows`.
 int64_t rows_for(CollectiveKind kind, Voices voices, int rank, int size, const Request& root) {
   const auto place = static_cast<size_t>(rank);
-  if (kind == CollectiveKind::scatter || kind == CollectiveKind::reduce_scatter)
+  if (deals_parts(kind))
     return root.rows.empty() ? even_share(row_extent(root), rank, size) : root.rows[place];
   int64_t total = 0;
   for (const auto& [from, request] : voices)
     if (__builtin_add_overflow(
-            total, kind == CollectiveKind::alltoall ? request->rows[place] : row_extent(*request),
-            &total))
+            total, exchanges_parts(kind) ? request->rows[place] : row_extent(*request), &total))
       return std::numeric_limits<int64_t>::max();
   return total;
 }
@@ -146,15 +136,16 @@ int64_t rows_for(CollectiveKind kind, Voices voices, int rank, int size, const R
 std::optional<Error> check_outputs(const std::string& name, Voices voices, int size) {
   const auto& first = *voices.front().second;
   const auto kind = first.signature.kind;
+  const bool only_root = is_described_by_root(kind);
   const Request* source = &first;  // whose rows are dealt
   for (const auto& [rank, request] : voices)
-    if (kind == CollectiveKind::scatter && rank == request->signature.root) source = request;
+    if (only_root && rank == request->signature.root) source = request;
   const auto row_type = [](const Request& request) {
     return std::pair(request.signature.dtype, request.signature.shape.with_rows(0));
   };
   for (const auto& [rank, request] : voices) {
     if (request->output_rows < 0) continue;
-    if (kind == CollectiveKind::scatter && row_type(*request) != row_type(*source))
+    if (only_root && row_type(*request) != row_type(*source))
       return Error(ErrorCode::mismatch,
                    fmt::format("\"{}\": rank {} gave an output {}, but the root scatters {}; both "
                                "must be alike but for the first extent. Nothing was changed.",
@@ -181,7 +172,7 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
       if (__builtin_add_overflow(total, count, &total)) return std::numeric_limits<int64_t>::max();
     return total;
   };
-  if (kind == CollectiveKind::allgather) {
+  if (joins_parts(kind) && !traits(kind).to_root) {
     int64_t total = 0;
     for (const auto& [rank, request] : voices)
       total += request->signature.shape.rank() == 0 ? 1 : request->signature.shape[0];
@@ -195,8 +186,8 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
                                name, rank, request->output_rows, total, total))
             .with_rank(rank);
   }
-  if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::scatter) {
-    const bool only_root = kind == CollectiveKind::scatter;
+  if (deals_parts(kind)) {
+    const bool only_root = is_described_by_root(kind);
     const Request* first = nullptr;
     for (const auto& [rank, request] : voices) {
       if (only_root && rank != request->signature.root) continue;
@@ -258,7 +249,7 @@ std::optional<Error> check_pair(const std::string& name, Voices voices) {
 
 std::optional<Error> find_disagreement(const std::string& name, Voices voices, int size) {
   const auto kind = voices.front().second->signature.kind;
-  if (kind == CollectiveKind::send || kind == CollectiveKind::recv) {
+  if (is_pair(kind)) {
     auto error = check_pair(name, voices);
     if (error) error->with_tensor(name);
     return error;

@@ -46,8 +46,7 @@ class Planner {
 
   void place_moved(const BucketKey& key, const Placeable& tensor) {
     const auto& signature = *tensor.signature;
-    const int64_t count =
-        signature.kind == CollectiveKind::allgather ? tensor.gathered : signature.shape.count();
+    const int64_t count = joins_parts(signature.kind) ? tensor.gathered : signature.shape.count();
     const BucketSlice slice{tensor.index, 0, count, 0};
     if (signature.placement == DeviceKind::cpu &&
         count * size_of(signature.wire) <= fusion_bytes_ / kLeastMovedInBucket)

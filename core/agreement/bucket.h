@@ -8,12 +8,6 @@
 
 namespace tutti {
 
-/// Kinds of which several operations may travel as one.
-constexpr bool may_share_bucket(CollectiveKind kind) noexcept {
-  return kind == CollectiveKind::allreduce || kind == CollectiveKind::allgather ||
-         kind == CollectiveKind::reduce_scatter;
-}
-
 /// What operations must have in common to share a bucket. Their dtypes may differ: packing casts to
 /// the wire type.
 struct BucketKey {
@@ -51,7 +45,7 @@ struct Placeable {
   int64_t index = 0;
   const Signature* signature = nullptr;
   std::span<const int64_t> joined = {};
-  int64_t gathered = 0;  // allgather: elements of all ranks
+  int64_t gathered = 0;  // elements of all ranks together, if their parts are joined
 };
 
 /// Of what is fused all is packed, and what is moved is unpacked again: an allgather or

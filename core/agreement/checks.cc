@@ -49,7 +49,7 @@ void check_request(const Request& request, int rank, int size) {
                   "it gives rows of other ranks than there are");
   need_of_message(std::ranges::all_of(request.rows, [](int64_t count) { return count >= 0; }),
                   "it gives a negative number of rows");
-  if (signature.kind != CollectiveKind::alltoall) return;
+  if (!exchanges_parts(signature.kind)) return;
   // The ranks that receive them trust these.
   need_of_message(request.rows.size() == of_ranks && are_rows(request.rows),
                   "it gives no rows to each rank");
@@ -74,32 +74,17 @@ void check_response(const Response& response, int size) {
                       (is_pair(response.signature.kind) && response.signature.root == kFromAnyRank),
                   "it names a root that is no rank");
   need_of_message(are_rows(rows), "it gives a number of rows that cannot be");
-  size_t counts = 0;
-  switch (response.signature.kind) {
-    case CollectiveKind::allgather:
-    case CollectiveKind::gather:
-      counts = of_ranks;
-      break;
-    case CollectiveKind::scatter:
-    case CollectiveKind::reduce_scatter:
-      if (rows.empty()) return;
-      counts = of_ranks;
-      break;
-    case CollectiveKind::alltoall:
-      // From each rank, and the most of any.
-      need_of_message(rows.size() == of_ranks + 1 && *std::ranges::max_element(rows) == rows.back(),
-                      "it gives rows of other ranks than there are");
-      return;
-    case CollectiveKind::send:
-    case CollectiveKind::recv:
-      need_of_message(rows.size() == 2 && is_rank(rows[0], size) && is_rank(rows[1], size) &&
-                          rows[0] != rows[1],
-                      "it names no two ranks that send and receive");
-      return;
-    default:
-      break;
-  }
-  need_of_message(rows.size() == counts, "it gives rows of other ranks than there are");
+  const auto kind = response.signature.kind;
+  if (is_pair(kind))
+    return need_of_message(
+        rows.size() == 2 && is_rank(rows[0], size) && is_rank(rows[1], size) && rows[0] != rows[1],
+        "it names no two ranks that send and receive");
+  bool fits = rows.size() == (has_rows(kind) ? of_ranks : 0);
+  if (deals_parts(kind)) fits |= rows.empty();
+  // From each rank, and the most of any.
+  if (exchanges_parts(kind))
+    fits = rows.size() == of_ranks + 1 && *std::ranges::max_element(rows) == rows.back();
+  need_of_message(fits, "it gives rows of other ranks than there are");
 }
 
 bool answers(const Request& asked, const Response& response, int rank, int size) {
@@ -109,16 +94,17 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
   const auto rows_of = [](const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; };
   const auto sum = [&] { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); };
   bool fits = own.kind == answered.kind || own.kind == CollectiveKind::recv;
-  const bool has_input = own.kind != CollectiveKind::scatter || rank == answered.root;
+  const bool has_input = !is_described_by_root(own.kind) || rank == answered.root;
   fits &= own.dtype == answered.dtype || !has_input;
-  switch (own.kind) {
-    case CollectiveKind::allreduce:
-    case CollectiveKind::reduce:
-    case CollectiveKind::broadcast:
+  if (!fits) return false;  // then the rows may be of another kind
+  if (is_pair(own.kind)) return own.shape.count() == answered.shape.count();
+  switch (traits(own.kind).input) {
+    case Content::nothing:
+      break;
+    case Content::whole:
       fits &= own.shape == answered.shape;
       break;
-    case CollectiveKind::scatter:
-    case CollectiveKind::reduce_scatter:
+    case Content::parts:
       fits &= !has_input ||
               (own.shape == answered.shape && (rows.empty() || sum() == rows_of(own.shape)));
       if (asked.output_rows >= 0)
@@ -127,13 +113,12 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
                 asked.output_rows ==
                     (rows.empty() ? even_share(rows_of(answered.shape), rank, size) : rows[place]);
       break;
-    case CollectiveKind::allgather:
-    case CollectiveKind::gather:
+    case Content::part:
       fits &= own.shape.row_count() == answered.shape.row_count() &&
               rows[place] == rows_of(own.shape) &&
               (asked.output_rows < 0 || asked.output_rows == sum());
       break;
-    case CollectiveKind::alltoall: {
+    case Content::exchanged: {
       const auto of_ranks = asked.rows.size();
       const int64_t row_count = own.shape.row_count(), longest = rows.back();
       fits &= row_count == answered.shape.row_count() && rows.size() == of_ranks + 1 &&
@@ -143,12 +128,6 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
       fits &= asked.output_rows < 0 || asked.output_rows == sum() - longest;
       break;
     }
-    case CollectiveKind::send:
-    case CollectiveKind::recv:
-      fits &= own.shape.count() == answered.shape.count();
-      break;
-    case CollectiveKind::barrier:
-      break;
   }
   return fits;
 }
@@ -159,7 +138,7 @@ void check_answer(const Request& asked, const Response& response, int rank, int 
 
 void check_planned(const Plan::Tensor& tensor, int size) {
   check_response(tensor.answer(), size);
-  if (tensor.signature.kind != CollectiveKind::alltoall) return;
+  if (!exchanges_parts(tensor.signature.kind)) return;
   need_of_message(tensor.given.size() == static_cast<size_t>(size) && are_rows(tensor.given) &&
                       *std::ranges::max_element(tensor.given) <= tensor.rows.back(),
                   "a plan gives no rows to each rank");

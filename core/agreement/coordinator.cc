@@ -101,9 +101,9 @@ void Coordinator::on_plan_left(int rank, WireReader reader) {
 void Coordinator::answer() {
   auto responses = negotiator_.take_ready();
   if (responses.empty()) return;
-  // One message for all, unless what each rank gets of an alltoall is told to it alone.
+  // One message for all, unless each rank must be told its own rows, see for_rank().
   const bool is_one = std::ranges::none_of(responses, [](const Response& response) {
-    return response.signature.kind == CollectiveKind::alltoall && !response.error;
+    return exchanges_parts(response.signature.kind) && !response.error;
   });
   std::vector<WireWriter> messages(is_one ? 1 : static_cast<size_t>(size_),
                                    begin_message(MessageType::answers));

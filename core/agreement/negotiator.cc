@@ -25,7 +25,7 @@ std::string table_key(int rank, const Request& request) {
 // A rank that has joined gives zeros to a sum. It has nothing to give to other kinds, and it would
 // miss the update of an optimizer's arrays.
 bool can_miss_ranks(const Signature& signature) {
-  return signature.kind == CollectiveKind::allreduce && !signature.updates;
+  return traits(signature.kind).joined_give_zeros && !signature.updates;
 }
 
 Error joined_without(const std::string& name, const Signature& signature,
@@ -133,7 +133,8 @@ void Negotiator::settle(const std::string& key) {
 }
 
 void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
-  // Its peers count the joins that its farewell tells. So does this rank, which may have read fewer.
+  // Its peers count the joins that its farewell tells. So does this rank, which may have read
+  // fewer.
   const bool has_joined = !never_all_join() && joins > rounds_of_joins_;
   if (joined_[static_cast<size_t>(rank)] != has_joined) {
     joined_[static_cast<size_t>(rank)] = has_joined;
@@ -325,27 +326,19 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   const auto rows_of = [](const Request& request) {
     return request.signature.shape.rank() == 0 ? 1 : request.signature.shape[0];
   };
-  switch (kind) {
-    case CollectiveKind::allgather:
-    case CollectiveKind::gather:
-      for (const auto& [rank, request] : voices) response.rows.push_back(rows_of(*request));
-      break;
-    case CollectiveKind::scatter:
-      for (const auto& [rank, request] : voices)
-        if (rank == request->signature.root) {
-          response.signature = request->signature;
-          response.rows = request->rows;
-        }
-      break;
-    case CollectiveKind::reduce_scatter:
-      response.rows = first.rows;
-      break;
-    case CollectiveKind::alltoall:
-      for (const auto& [rank, request] : voices)
-        response.rows.insert(response.rows.end(), request->rows.begin(), request->rows.end());
-      break;
-    default:
-      break;
+  if (is_described_by_root(kind)) {
+    for (const auto& [rank, request] : voices)
+      if (rank == request->signature.root) {
+        response.signature = request->signature;
+        response.rows = request->rows;
+      }
+  } else if (deals_parts(kind)) {
+    response.rows = first.rows;
+  } else if (joins_parts(kind)) {
+    for (const auto& [rank, request] : voices) response.rows.push_back(rows_of(*request));
+  } else if (exchanges_parts(kind)) {
+    for (const auto& [rank, request] : voices)
+      response.rows.insert(response.rows.end(), request->rows.begin(), request->rows.end());
   }
   return response;
 }

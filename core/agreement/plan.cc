@@ -30,7 +30,7 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
     const auto index = static_cast<int64_t>(i);
     plan.index.emplace(tensor.name, index);
     if (!tensor.signature.group.empty()) plan.groups[tensor.signature.group].push_back(index);
-    if (may_share_bucket(tensor.signature.kind)) {
+    if (traits(tensor.signature.kind).may_fuse) {
       places.push_back({index, &tensor.signature, {}, gathered(tensor.signature, tensor.rows)});
       if (tensor.cut) cuts.push_back(index);
       continue;
@@ -44,15 +44,14 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
 }
 
 bool Plan::differs_by_rank() const {
-  return std::ranges::any_of(tensors, [](const Tensor& tensor) {
-    return tensor.signature.kind == CollectiveKind::alltoall;
-  });
+  return std::ranges::any_of(
+      tensors, [](const Tensor& tensor) { return exchanges_parts(tensor.signature.kind); });
 }
 
 Plan Plan::told_to(int rank, int size) const {
   Plan told = *this;
   for (auto& tensor : told.tensors) {
-    if (tensor.signature.kind != CollectiveKind::alltoall) continue;
+    if (!exchanges_parts(tensor.signature.kind)) continue;
     const auto own = tensor.rows.begin() + rank * size;
     tensor.given.assign(own, own + size);
     tensor.rows = for_rank(tensor.answer(), rank, size).rows;
@@ -95,7 +94,7 @@ Response Plan::Tensor::answer() const {
 }
 
 int64_t gathered(const Signature& signature, const std::vector<int64_t>& rows) {
-  if (signature.kind != CollectiveKind::allgather) return 0;
+  if (!joins_parts(signature.kind)) return 0;
   return std::accumulate(rows.begin(), rows.end(), int64_t{0}) * signature.shape.row_count();
 }
 
@@ -103,54 +102,32 @@ bool Plan::Tensor::fits(const Request& request, int rank, int size) const {
   if (signature.kind == CollectiveKind::allreduce) return request.signature == signature;
   Signature planned = signature;
   const auto* own_rows = &rows;  // that the request must give
-  switch (signature.kind) {
-    case CollectiveKind::allgather:
-    case CollectiveKind::gather:
-      // Each rank has rows of its own.
-      if (planned.shape.rank() > 0)
-        planned.shape = planned.shape.with_rows(rows[static_cast<size_t>(rank)]);
-      own_rows = nullptr;
-      break;
-    case CollectiveKind::alltoall:
-      if (planned.shape.rank() == 0) return false;
-      planned.shape =
-          planned.shape.with_rows(std::accumulate(given.begin(), given.end(), int64_t{0}));
-      own_rows = &given;
-      break;
-    case CollectiveKind::scatter:
-      if (rank == signature.root) break;
-      // Only the root's tensor counts; the others' outputs are looked at below.
-      planned.dtype = request.signature.dtype;
-      planned.wire = request.signature.wire;
-      planned.shape = request.signature.shape;
-      planned.layout = request.signature.layout;
-      own_rows = nullptr;
-      break;
-    default:
-      break;
+  if (joins_parts(signature.kind)) {
+    // Each rank has rows of its own.
+    if (planned.shape.rank() > 0)
+      planned.shape = planned.shape.with_rows(rows[static_cast<size_t>(rank)]);
+    own_rows = nullptr;
+  } else if (exchanges_parts(signature.kind)) {
+    if (planned.shape.rank() == 0) return false;
+    planned.shape =
+        planned.shape.with_rows(std::accumulate(given.begin(), given.end(), int64_t{0}));
+    own_rows = &given;
+  } else if (is_described_by_root(signature.kind) && rank != signature.root) {
+    // Only the root's tensor counts; the others' outputs are looked at below.
+    planned.dtype = request.signature.dtype;
+    planned.wire = request.signature.wire;
+    planned.shape = request.signature.shape;
+    planned.layout = request.signature.layout;
+    own_rows = nullptr;
   }
   return request.signature == planned && (own_rows == nullptr || request.rows == *own_rows) &&
          answers(request, answer(), rank, size);
 }
 
 bool PlanLearner::can_replay(const Signature& signature) {
-  switch (signature.kind) {
-    case CollectiveKind::allreduce:
-      return true;
-    case CollectiveKind::allgather:
-    case CollectiveKind::reduce_scatter:
-    case CollectiveKind::broadcast:
-    case CollectiveKind::reduce:
-    case CollectiveKind::gather:
-    case CollectiveKind::scatter:
-    case CollectiveKind::alltoall:
-    case CollectiveKind::barrier:
-      return signature.placement == DeviceKind::cpu;
-    case CollectiveKind::send:
-    case CollectiveKind::recv:
-      break;  // a pair's own affair; see PairLearner
-  }
-  return false;
+  const auto may_replay = traits(signature.kind).may_replay;
+  return may_replay == MayReplay::everywhere ||
+         (may_replay == MayReplay::on_host && signature.placement == DeviceKind::cpu);
 }
 
 std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& response) {

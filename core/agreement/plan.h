@@ -14,7 +14,8 @@
 
 namespace tutti {
 
-/// Elements of all ranks together, if it is an allgather of so many rows; else 0.
+/// Elements of all ranks together, if the operation joins their parts and these are their rows;
+/// else 0.
 int64_t gathered(const Signature& signature, const std::vector<int64_t>& rows);
 
 /// A step that all ranks agreed to replay: its tensors and their buckets, in launch order. Built by
@@ -24,9 +25,10 @@ struct Plan {
   struct Tensor {
     std::string name;
     Signature signature;
-    bool cut = false;                 // may not share a bucket with what is before it
-    std::vector<int64_t> rows = {};   // of an operation that is no allreduce: as in its Response
-    std::vector<int64_t> given = {};  // alltoall: rows that this rank gives each; see told_to()
+    bool cut = false;                // may not share a bucket with what is before it
+    std::vector<int64_t> rows = {};  // of an operation that is no allreduce: as in its Response
+    // If parts are exchanged: the rows that this rank gives each rank, see told_to().
+    std::vector<int64_t> given = {};
 
     /// What was answered when it was negotiated.
     Response answer() const;
@@ -41,7 +43,7 @@ struct Plan {
 
   static Plan build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
                     int64_t partition_bytes);
-  /// What `rank` is told of the coordinator's plan: of an alltoall its own rows.
+  /// What `rank` is told of the coordinator's plan: its own rows, where parts are exchanged.
   Plan told_to(int rank, int size) const;
   /// Whether that differs from rank to rank.
   bool differs_by_rank() const;

@@ -14,7 +14,7 @@ std::string Signature::describe() const {
 
 Response for_rank(const Response& response, int rank, int size) {
   Response told = response;
-  if (response.signature.kind != CollectiveKind::alltoall || response.error) return told;
+  if (!exchanges_parts(response.signature.kind) || response.error) return told;
   const auto of_ranks = static_cast<size_t>(size), place = static_cast<size_t>(rank);
   told.rows.clear();
   for (size_t from = 0; from < of_ranks; ++from)

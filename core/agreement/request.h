@@ -13,11 +13,6 @@
 
 namespace tutti {
 
-/// Kinds in which two ranks alone take part.
-constexpr bool is_pair(CollectiveKind kind) noexcept {
-  return kind == CollectiveKind::send || kind == CollectiveKind::recv;
-}
-
 /// Signature::place is the arena's number above these bits, and the offset in bytes.
 inline constexpr int kArenaShift = 44;
 
@@ -52,7 +47,7 @@ struct Signature {
 struct Request {
   std::string name;
   Signature signature;
-  std::vector<int64_t> rows;  // alltoall: rows to each rank; scatter, reduce_scatter: rows of each
+  std::vector<int64_t> rows;  // if parts are exchanged: to each rank; if they are dealt: of each
   int64_t output_rows = -1;   // rows of the caller's output; -1: the library makes it, or none is
   bool after_wait = false;    // its thread waited for another one's end before it asked for this
   bool join = false;          // "I am out of data": nothing else counts
@@ -62,9 +57,9 @@ struct Request {
 struct Response {
   std::string name;
   Signature signature;
-  // allgather, gather: rows of each rank; scatter and reduce_scatter: rows to each; alltoall: [from
-  // * size + to] to the coordinator, else see for_rank(); send: the ranks from and to which (the
-  // signature's root is kFromAnyRank if the receive was from any)
+  // If parts are joined: rows of each rank. If they are dealt: rows to each. If they are exchanged:
+  // [from * size + to] at the coordinator, elsewhere see for_rank(). A pair's: the ranks from and
+  // to which (the signature's root is kFromAnyRank if the receive was from any).
   std::vector<int64_t> rows;
   std::vector<int64_t> joined;  // ranks that take part with nothing
   int64_t id = -1;              // the name's number from now on; -1: not remembered
@@ -80,8 +75,8 @@ inline int64_t even_share(int64_t rows, int rank, int size) {
   return rows / size + (rank < rows % size ? 1 : 0);
 }
 
-/// What `rank` is told of a response. Of an alltoall: the rows that it gets from each rank, and the
-/// most that any rank gives any other.
+/// What `rank` is told of a response. If parts are exchanged, its rows are those that the rank gets
+/// from each rank, and the most that any rank gives any other.
 Response for_rank(const Response& response, int rank, int size);
 
 void encode(WireWriter& writer, const Signature& signature);

@@ -13,14 +13,14 @@ namespace tutti {
 
 using CallbackReport = std::function<void(const std::string&)>;
 
-/// Calls and destroys the callback. `report` gets a line about one that throws; what `report`
-/// throws is dropped.
+/// Calls and destroys the callback. If it throws, `report` receives a line about that. Exceptions
+/// of `report` are dropped.
 void run_callback(std::function<void()> callback, const CallbackReport& report) noexcept;
 
-/// The callbacks of one engine, for a thread that does nothing but run them, one after another. So
-/// however long the program's code takes, the token and the background thread are free: this rank
-/// does its part of all other operations and answers its peers' probes. It holds no more than what
-/// the program has registered with Works that are over.
+/// The callbacks of one engine. A thread of its own runs them, one after another. However long the
+/// program's code takes, the token and the background thread stay free, so this rank does its part
+/// of all other operations and answers its peers' probes. The queue is bounded by the callbacks
+/// that the program has registered with Works that are over.
 template <class Sync = Threads>
 class CallbackQueueOf {
  public:
@@ -40,9 +40,9 @@ class CallbackQueueOf {
     run_callback(std::move(callback), report_);
   }
 
-  /// The whole life of the thread that runs them: returns after end(), once the queue is empty. A
-  /// callback is destroyed without the lock too: what it has captured may be the last handle of a
-  /// Communicator.
+  /// Runs callbacks until end() was called and the queue is empty. This is the whole body of the
+  /// callbacks' thread. A callback is destroyed without the lock too, since it may have captured
+  /// the last handle of a Communicator.
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -65,7 +65,7 @@ class CallbackQueueOf {
     pushed_.notify_one();
   }
 
-  /// True once run() is about to return; false: the deadline passed before.
+  /// Returns true once run() is about to return, false if the deadline passed before.
   bool wait_for_end(Deadline deadline) {
     std::unique_lock lock(mutex_);
     return over_.wait_until(lock, deadline.when(), [this] { return is_over_; });

@@ -9,17 +9,18 @@
 
 namespace tutti {
 
-/// Keeps what the program waits for on its devices: which streams wait for which Works, and for
-/// which names it has waited on the host. The lock of the hand-over guards it.
+/// Records which streams wait for which Works, and for which names the program has waited on the
+/// host. The lock of the hand-over guards it.
 class DeviceWaits {
  public:
-  /// From now on everything that is put on `stream` comes after `work`. False: that Work is done.
+  /// Records that everything put on `stream` from now on comes after `work`. Returns false if that
+  /// Work is done.
   bool add(const std::shared_ptr<WorkState>& work, StreamRef stream);
-  /// Adds the Works that the stream of the entry's input waits for to what the entry is behind.
+  /// Adds the Works that the stream of the entry's input waits for to `entry.behind`.
   void find(Entry& entry) const;
-  /// The program has waited on the host for an operation of this name.
+  /// Records that the program has waited on the host for an operation of this name.
   void waited_on_host(const std::string& name);
-  /// Whether it has, as far as is known.
+  /// Returns whether it has, unless that was forgotten because there were too many names.
   bool has_waited_on_host(const std::string& name) const { return on_host_.contains(name); }
 
  private:
@@ -27,7 +28,7 @@ class DeviceWaits {
     StreamRef stream;
     std::weak_ptr<WorkState> work;
   };
-  std::vector<StreamWait> streams_;  // of Works that are not done
+  std::vector<StreamWait> streams_;  // waits for Works that are not done
   std::unordered_set<std::string> on_host_;
 };
 

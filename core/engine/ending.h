@@ -9,20 +9,20 @@
 
 namespace tutti {
 
-/// Tells the program's threads how their communicator ended, and those that wait outside of it that
-/// it did. The lock of the hand-over guards it.
+/// Records how the communicator ended, for the program's threads, and sets a word for each kernel
+/// that waits outside of the engine. The lock of the hand-over guards it.
 class Ending {
  public:
-  /// The error that broke the communicator; the first one stands.
+  /// Records the error that broke the communicator. Later errors are ignored.
   void break_with(const Error& error) {
     if (!error_) error_ = error;
   }
   const std::optional<Error>& error() const { return error_; }
-  /// The first rank that left is known.
+  /// Records the first rank that left.
   void departed(int rank) { departed_ = rank; }
-  /// The first rank that is gone: it left, died or is silent; -1: none is known to be.
+  /// Returns the first rank that left, was lost or is silent, or -1 if none is known.
   int gone_rank() const;
-  /// raise_all() stores 1 in the word, which is held until then.
+  /// Keeps the word until raise_all() stores 1 in it.
   void add_word(std::shared_ptr<uint32_t> word);
   void raise_all();
 

@@ -12,7 +12,7 @@ namespace tutti {
 
 void Engine::fill_batch() {
   turns_.bell().silence();
-  // After a throw these entries are left here; they have ended by now.
+  // After a step that threw, the batch still has its entries. They have been finished by now.
   batch_.operations.clear();
   batch_.joins.clear();
   batch_.is_watched = watches_ > 0;
@@ -32,7 +32,8 @@ void Engine::fill_batch() {
 
 bool Engine::step() {
   tally_.catch_up([this] { publish_statistics(); });
-  // The time is read first: what a thread submitted before it began to wait is taken by then.
+  // Reads the time before it takes the batch. So the batch contains every operation that was
+  // submitted before a wait that began by `now`.
   const auto now = Clock::now();
   fill_batch();
   const bool moved = node_->step(batch_, now);
@@ -46,7 +47,7 @@ bool Engine::step() {
 
 void Engine::free_retired() {
   if (node_->blocking().is_waiting()) return;   // a blocking call may use any memory
-  std::vector<std::unique_ptr<Region>> unused;  // given back without the lock
+  std::vector<std::unique_ptr<Region>> unused;  // destroyed after the lock is released
   const auto lock = hand_over_.lock();
   unused = retiring_.take_unused(entries_.pending());
 }
@@ -57,7 +58,7 @@ void Engine::end_part(WorkState& work, std::optional<Error> error) noexcept {
   for (auto& callback : callbacks) try {
       post([callback = std::move(callback), exception = work.exception()] { callback(exception); });
     } catch (const std::bad_alloc&) {
-      // If there is no memory for a callback, it is destroyed without a call. The others run.
+      // Without memory for a callback, that callback is destroyed without a call. The others run.
     }
 }
 
@@ -104,7 +105,7 @@ void Engine::log(LogLevel level, const std::string& line) noexcept {
     const std::lock_guard lock(log_mutex_);
     if (options_.log) return options_.log(level, line);
   } catch (...) {
-    // A sink that fails loses its lines to standard error.
+    // If the sink fails, its lines go to standard error.
   }
   log_to_stderr(level, line);
 }

@@ -28,16 +28,17 @@
 namespace tutti {
 
 /// The threads, locks, descriptors and the clock around a Node, which decides what this rank does.
-/// Exactly one thread at a time holds the token and moves the node: a thread that waits for a Work
-/// drives it itself; when no thread waits, the background thread does. The holder sleeps in one
-/// place, the poller. Nothing ticks when idle. Callbacks have a thread of their own, which never
-/// holds the token.
+/// Exactly one thread at a time holds the token and moves the node. A thread that waits for a Work
+/// drives the node itself; when no thread waits, the background thread does. The holder sleeps in
+/// one place, the poller. Nothing ticks when idle. Callbacks run on a thread of their own, which
+/// never holds the token.
 class Engine final : public Driver, private Outside, public std::enable_shared_from_this<Engine> {
-  /// The program's threads put this down for the next step.
+  /// The requests that the program's threads leave for the next step.
   struct Offered {
     std::vector<Entry*> operations, joins;
     std::vector<std::unique_ptr<Region>> retired;
-    std::optional<std::string> closing;  // close() was called, because of this error or of none: ""
+    // The error text that was passed to close(), empty for none. Set once close() was called.
+    std::optional<std::string> closing;
   };
   using HandOver = HandOverOf<Offered>;
 
@@ -48,34 +49,37 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
          std::unique_ptr<DeathReader> deaths);
   ~Engine() override;
 
-  /// Makes the background thread, which sleeps until start(), and the callbacks' thread. Throws
+  /// Starts the background thread, which sleeps until start(), and the callbacks' thread. Throws
   /// std::system_error if the system gives no thread.
   void prepare();
   void start();
-  /// Instead of start(): the peers are not told goodbye, for they never met this engine.
+  /// Replaces start() if the peers never met this engine. It sends them no goodbye.
   void abandon() noexcept;
-  /// Fails what is pending, says goodbye, ends the two threads. Threads that wait hear
-  /// Error(closed) at once. Any thread, callbacks too. Idempotent. Each of these waits for at most
-  /// close_timeout: an update or an observer that runs, the goodbye, a callback that runs.
-  /// `error`: because of which the program closes, for the peers and tutti-run; empty: none.
+  /// Fails the pending operations, says goodbye and ends the two threads. Waiting threads get
+  /// Error(closed) at once. Any thread may call it, callbacks too; further calls do nothing. It
+  /// waits for at most close_timeout each for a running update or observer, for the goodbye, and
+  /// for a running callback. `error` is the reason for closing, which the peers and tutti-run
+  /// receive; empty means no error.
   void close(std::string_view error = {}) noexcept;
 
-  /// Hands operations over, all or none: claim their entries, fill them in, commit. It holds the
-  /// lock of the hand-over until it is destroyed; what is not committed never was.
+  /// Hands over operations, all or none: claim their entries, fill them in, commit. It holds the
+  /// lock of the hand-over until it is destroyed. Entries that were not committed are released
+  /// again.
   class Submission {
    public:
-    /// Throws if closed, broken or forked; `name` is for that message.
+    /// Throws if the engine is closed, broken or forked. The message contains `name`.
     Submission(Engine& engine, std::string_view name);
     ~Submission();
     Submission(const Submission&) = delete;
     Submission& operator=(const Submission&) = delete;
-    /// The entry of a name, as its last use left it. Throws Error(duplicate_name) if it is pending.
+    /// Returns the entry of a name as its last use left it. Throws Error(duplicate_name) if it is
+    /// pending.
     Entry& claim(std::string_view key);
-    /// The same, found before in a table of this generation.
+    /// Does the same for an entry that was found before in a table of this generation.
     Entry& claim(Entry& entry);
     uint64_t generation() const { return engine_.entries_.generation(); }
     void count_allocation() { engine_.entries_.count_allocation(); }
-    /// `ring`: the caller does not wait at once, so the background thread must be woken.
+    /// `ring`: the caller will not wait at once, so the background thread must be woken.
     void commit(bool ring);
 
    private:
@@ -85,16 +89,16 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
     const size_t before_;
     bool committed_ = false;
   };
-  /// Entries made elsewhere, all or none.
+  /// Submits entries that the caller made, all or none.
   void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
   void submit_join(std::unique_ptr<Entry> entry);
-  /// Runs what every rank calls at the same place of its program: by this thread alone, without
-  /// negotiation and without waking anyone. False: the backend has no such way; submit() it.
-  /// `layout`: see layout_of().
+  /// Runs a blocking collective, which every rank calls at the same point of its program. This
+  /// thread alone runs it, without negotiation and without waking another thread. Returns false if
+  /// the backend has no such way; the caller then uses submit(). `layout`: see layout_of().
   bool run_now(std::string_view name, const Collective& collective, uint64_t layout = 0);
-  /// The same for a send, a receive, or one of each at once, as the two ranks of each call them in
-  /// one order: the kind's Collective, with the other rank as its root. If both fail, the first
-  /// one's error is thrown when both are over.
+  /// Does the same for a send, a receive, or one of each at once, which the two ranks call in the
+  /// same order. Each call is the kind's Collective with the other rank as its root. If both fail,
+  /// the first one's error is thrown when both are over.
   struct PairCall {
     std::string_view name;
     Collective collective;
@@ -102,16 +106,16 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   };
   static constexpr size_t kMostPairCalls = PairCalls::kMost;
   bool run_pairs_now(std::span<const PairCall> calls);
-  /// Frees memory of the program's when no operation of this rank uses it any more; those that do
-  /// end with Error(invalid_argument). Any thread; never blocks.
+  /// Frees memory of the program once no operation of this rank uses it any more. Pending
+  /// operations that use it fail with Error(invalid_argument). Any thread; never blocks.
   void retire(std::unique_ptr<Region> region) noexcept;
-  /// Stores 1 in the word when this communicator is over, for whoever waits outside of it; at once
-  /// if it is. Any thread; held until then.
+  /// Stores 1 in the word when this communicator is over, or at once if it already is. A kernel,
+  /// which waits outside of the engine, polls the word. Any thread; the word is held until then.
   void raise_when_over(std::shared_ptr<uint32_t> word);
-  /// Lets the engine look again at what waits. Any thread; never blocks.
+  /// Makes the engine look again at everything that waits. Any thread; never blocks.
   void wake() { turns_.wake(); }
-  /// While it lives, the peers are watched as if an operation were pending. A thread that waits for
-  /// peers without an operation needs this, as split() does. Any thread.
+  /// While it exists, the peers are watched as if an operation were pending. A thread that waits
+  /// for peers without an operation needs this, as split() does. Any thread.
   class WatchOverPeers {
    public:
     explicit WatchOverPeers(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
@@ -124,14 +128,14 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
    private:
     const std::shared_ptr<Engine> engine_;
   };
-  /// Runs `function` as a callback: on the callbacks' thread, or, if the engine is closed, at once.
+  /// Runs `function` as a callback on the callbacks' thread, or at once if the engine is closed.
   /// Any thread; never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
-  /// One part of this Work is over. After the last part its callbacks run on the callbacks' thread.
+  /// Ends one part of this Work. After the last part its callbacks run on the callbacks' thread.
   /// Any thread; never blocks, never throws.
   void end_part(WorkState& work, std::optional<Error> error) noexcept;
-  /// A callback has ended a Work: the threads that wait for it, or that hold back what comes after
-  /// it, look again. Any thread.
+  /// Called after a callback has ended a Work. Threads look again if they wait for it or for an
+  /// operation that it held back. Any thread.
   void work_ended();
 
   void drive(WorkState& work, Milestone milestone, Deadline deadline) override;
@@ -147,20 +151,21 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   const Context& context() const { return context_; }
   const Options& options() const { return options_; }
   Backend& backend() { return *backend_; }
-  /// The error that ended this communicator, if one did.
+  /// Returns the error that ended this communicator, if one did.
   std::optional<Error> broken() const;
-  /// The first rank that is gone: it left, died or is silent; -1: none is known to be.
+  /// Returns the first rank that left, was lost or is silent, or -1 if none is known.
   int gone_rank() const;
   void log(LogLevel level, const std::string& line) noexcept override;
-  /// Throws Error(closed) in a fork of the process that made this. Before any lock is taken: a fork
-  /// may have inherited it locked. `name`: of what is refused.
+  /// Throws Error(closed) in a fork of the process that made this engine. The message contains
+  /// `name`. Callers check this before they take any lock, since a fork may have inherited it
+  /// locked.
   void check_not_forked(std::string_view name) const override {
     if (forked()) refuse_in_fork(name);
   }
   bool forked() const override { return fork_guard_.forked(); }
 
  private:
-  // --- for the node, by the holder of the token (engine_outside.cc) ---
+  // --- called by the node, on the thread that holds the token (engine_outside.cc) ---
   void finish(std::span<Entry* const> entries, const Error* error) override;
   void finish_all(const Error& error) override;
   void on_its_way() override;
@@ -172,19 +177,20 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   ProcessState process_of(int rank) override;
 
   [[noreturn]] void refuse_in_fork(std::string_view name) const;
-  /// Throws what ended the communicator, if anything did.
+  /// Throws the error that ended the communicator, if it has ended.
   void check_usable(const HandOver::Lock& lock, std::string_view name) const;
-  /// The error that a Work called `name` throws, made of one that ended several operations.
+  /// Returns the error that a Work called `name` throws, made from one that ended several
+  /// operations.
   static Error about(const Error& error, std::string_view name);
 
-  // --- by the holder of the token ---
-  /// False: nothing changed, so the thread that has the token may rest.
+  // --- called by the holder of the token ---
+  /// Returns false if nothing changed, so the holder of the token may rest.
   bool step();
   void fill_batch();
   void free_retired();
-  /// Whatever a thread does while it has the token, it does in here. What is thrown there, by the
-  /// engine or by the program's observer or update, ends the communicator on every rank with an
-  /// Error that says it; this thread keeps the token. False: that happened.
+  /// Every action of a thread that holds the token runs in here. An exception of the engine, or of
+  /// the program's observer or update, ends the communicator on every rank with an Error that
+  /// describes it. The thread keeps the token. Returns false if `function` threw.
   template <class Function>
   bool guarded(Function&& function) {
     try {
@@ -198,44 +204,48 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   [[gnu::cold]] void break_down() noexcept;
   void publish_statistics();
   bool pending() const { return watches_ > 0 || node_->pending(); }
-  /// Whether close() was called and the node has not heard of it.
+  /// True if close() was called and no batch has announced it to the node yet.
   bool must_tell_of_close() const { return turns_.is_ending() && !batch_.closes; }
   /// Spins, then sleeps until something can move or the deadline passed.
   void rest(Deadline deadline, int& idle_rounds);
-  /// In the poller, until a peer or the bell wakes this thread, or it is that time; max(): never.
+  /// Sleeps in the poller until `until`, or until a peer or the bell wakes this thread. max() means
+  /// no time limit.
   void sleep(Clock::time_point until);
   static void spin(int round, int looks_between_yields);
-  /// Where the time of a thread that waits goes.
+  /// Charges the time of a waiting thread to the statistics.
   struct WaitAccount {
-    Clock::time_point last;  // charged until here
-    double* rested_for;      // since then it may have slept, for this; null: it has not
+    Clock::time_point last;  // the time up to here is charged
+    double* rested_for;      // counter for a rest since then; null: no rest
   };
   void charge(WaitAccount& account, bool moved, bool lacks_ranks);
   void count_wait(Clock::time_point begin);
-  /// Throws if this thread may not wait in a blocking call.
+  /// Throws if this thread must not wait in a blocking call.
   void check_may_block(std::string_view name);
-  /// With `start`, which counts the call and returns the Operation, or null if it is done.
+  /// Runs a blocking call with the token. `start` counts the call and returns its Operation, or
+  /// null if the call is over already.
   template <class Start>
   void block(std::string_view name, const Start& start);
   OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
   void await_cause(const Error* reason);
 
-  // --- how turns_ moves this (engine_turns.cc) ---
+  // --- moved by turns_ (engine_turns.cc) ---
   class Machine;
   class DrivenMachine;
   void background();
   void leave_to_background();
-  /// How long a blocking call looks for its peers before it drives the engine: looks of the
-  /// backend, then of this class, with a yield now and then; or, where ranks share cores, yields
-  /// only.
+  /// Limits of a blocking call that waits for its peers before it drives the engine. If every rank
+  /// has a core, first the backend polls kBlockingSpins times, then this class polls for up to
+  /// kBlockingSpinning, with a yield every kBlockingLooks polls. If ranks share cores, it only
+  /// yields, at most kBlockingYields times within kBlockingYielding.
   static constexpr int kBlockingSpins = 4096, kBlockingYields = 256, kBlockingLooks = 64;
   static constexpr Clock::duration kBlockingSpinning = std::chrono::microseconds(500);
   static constexpr Clock::duration kBlockingYielding = std::chrono::milliseconds(20);
   static constexpr int kYields = 32;
-  /// Shared memory smaller than this is reduced as if it were private: a copy costs less.
+  /// In-place shared memory smaller than this is reduced as if it were private, because a copy
+  /// costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
 
-  // --- its end (engine_life.cc) ---
+  // --- the engine's end (engine_life.cc) ---
   bool background_ends(Deadline deadline);
   void run_to_the_end();
   void let_go();
@@ -249,14 +259,14 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   const int spin_rounds_;
   const int ranks_here_;  // threads of this process
   const std::unique_ptr<Backend> backend_;
-  const std::shared_ptr<Timeline> timeline_;  // devices may tell it of spans later
+  const std::shared_ptr<Timeline> timeline_;  // devices may add spans to it later
 
   // Only the token's holder touches these.
   std::unique_ptr<Node> node_;
   Node::Batch batch_;  // for the node's next step
   std::vector<std::shared_ptr<WorkState>> finishing_;
-  Retired retiring_;          // memory that pending operations may use
-  bool some_wake_ = false;    // this step brought Works to what threads may wait for
+  Retired retiring_;          // given back while operations may use it
+  bool some_wake_ = false;    // this step made progress that threads may wait for
   bool asks_deaths_ = false;  // the node waits for news of deaths
   Statistics counting_;
 
@@ -264,22 +274,24 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   TurnsOf<> turns_;
   TallyOf<Statistics> tally_;
   Poller poller_;
-  std::atomic<bool> told_of_pending_{false};  // report() has told of one that close() ended
-  std::atomic<int> watches_{0};               // WatchOverPeers that live
-  std::mutex log_mutex_;                      // held while the log sink runs
+  // report() has logged a Work that close() failed.
+  std::atomic<bool> told_of_pending_{false};
+  std::atomic<int> watches_{0};  // live WatchOverPeers objects
+  std::mutex log_mutex_;         // held while the log sink runs
 
   std::thread thread_;  // runs background()
   CallbackQueue callbacks_;
   std::thread callback_thread_;
-  std::shared_ptr<Engine> kept_;  // by itself, for a thread that did not give the token back
+  // Keeps the engine alive for a thread that did not give the token back.
+  std::shared_ptr<Engine> kept_;
 
-  // Its lock guards the three after it.
+  // The lock of hand_over_ also guards the three members after it.
   HandOver hand_over_;
   EntryTable entries_;
   DeviceWaits device_waits_;
   Ending ending_;
 
-  // Their threads ring the bell until they are destroyed, which comes first.
+  // Their threads ring the bell until they are destroyed, so these members are destroyed first.
   const std::unique_ptr<DeathReader> deaths_;
   LauncherVoice voice_;
 };

@@ -22,7 +22,8 @@ void Engine::check_may_block(std::string_view name) {
 
 template <class Start>
 void Engine::block(std::string_view name, const Start& start) {
-  // Keeps the engine once this thread has waited, as another one may close it meanwhile.
+  // Keeps the engine alive once this thread has waited, since another thread may close it
+  // meanwhile.
   std::shared_ptr<Engine> self;
   if (!turns_.try_take()) {
     self = shared_from_this();
@@ -38,7 +39,7 @@ void Engine::block(std::string_view name, const Start& start) {
       return;
     }
     auto state = OperationState::done;
-    Clock::time_point since{};  // when this thread first gave its core away
+    Clock::time_point since{};  // when this thread first yielded its core
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
          ++round) {
       if (spin_rounds_ > 0 && round % kBlockingLooks != kBlockingLooks - 1) {
@@ -47,8 +48,9 @@ void Engine::block(std::string_view name, const Start& start) {
       }
       const auto now = Clock::now();
       if (since == Clock::time_point{}) since = now;
-      // Where other programs have the cores, few yields take long; and who yields drives nothing,
-      // so that it would not see a rank go.
+      // If other programs occupy the cores, even a few yields take long. A thread that yields does
+      // not drive the engine, so it would notice a lost rank late. Therefore time bounds the yields
+      // too.
       if (now - since < (spin_rounds_ > 0 ? kBlockingSpinning : kBlockingYielding) &&
           (spin_rounds_ > 0 || round < kBlockingYields)) {
         ::sched_yield();
@@ -129,7 +131,8 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
     if (node_->why_none_begins() != nullptr) return nullptr;
     for (const auto& call : calls) {
       node_->blocking().add_peer(call.collective.root);
-      // The other rank looks for this one's receive before it is done with its send.
+      // Only the last call spins in start(): the peer's send needs this rank's receive, which must
+      // have been started by then.
       launch.spins = spin_rounds_ > 0 && &call == &calls.back() ? kBlockingSpins : 0;
       pairs.add(call.name, call.collective.root, backend_->start(call.collective, launch_as(call)));
     }
@@ -138,7 +141,8 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
   return true;
 }
 
-// Until the operation is over, or never will be: then `error` says why.
+// Drives the engine until the operation is over. If it can never complete, sets `error` to the
+// reason and returns `pending`.
 OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>& error) {
   auto& blocking = node_->blocking();
   int idle_rounds = 0;
@@ -160,7 +164,8 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
   return state;
 }
 
-// A call can fail because a rank is gone before this rank knows which one it was.
+// Drives the engine until the cause of a failed call is known, or may no longer arrive. A call can
+// fail because of a lost rank before this rank knows which one it was.
 void Engine::await_cause(const Error* reason) {
   const auto since = Clock::now();
   int idle_rounds = 0;

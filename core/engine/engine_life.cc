@@ -1,4 +1,4 @@
-// How the engine begins and ends: made, started, closed, refused in a fork.
+// How the engine is made, started, closed, and refused in a fork.
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -14,8 +14,8 @@ namespace tutti {
 
 namespace {
 
-// The engine whose callbacks this thread runs, so that waiting inside one can be refused. Found
-// without a call, which every blocking collective would make.
+// The engine whose callbacks this thread runs, used to refuse waits inside a callback. The TLS
+// model lets every blocking collective read it without a call into the loader.
 [[gnu::tls_model("initial-exec")]] thread_local const Engine* callback_of = nullptr;
 
 // Spinning pays only if every rank of this machine has a core of its own.
@@ -32,7 +32,7 @@ int spin_rounds(const Context& context) {
   return ranks <= cores.size() && context.size > 1 ? kRounds : 0;
 }
 
-// Ranks that are threads of this process.
+// Returns how many ranks, including this one, are threads of this process.
 int ranks_here(const Context& context) {
   const auto& own = context.places[static_cast<size_t>(context.rank)];
   return static_cast<int>(
@@ -70,8 +70,8 @@ Engine::~Engine() { close(); }
 bool Engine::in_callback() const { return callback_of == this; }
 
 void Engine::prepare() {
-  // Either may be the last that holds the engine: the program destroys its Communicator in a
-  // callback, or while it has another thread that waits.
+  // Both threads own a share of the engine, and either may be the last owner: the program may
+  // destroy its Communicator in a callback, or while another of its threads waits.
   callback_thread_ = std::thread([self = shared_from_this()] {
     callback_of = self.get();
     self->callbacks_.run();
@@ -117,11 +117,11 @@ std::optional<Error> Engine::broken() const {
   return ending_.error();
 }
 
-// An error that ended the whole communicator is thrown by the next call of the program; it is not
-// logged for each Work as well. Where the program closed it with Works pending, as an exception on
-// its way to main() does, the first stands for all. This takes no lock but that of the log: the
-// last handle of a Work may be given up by a thread that holds the lock of the
-// hand-over.
+// Logs the error of a Work that no thread of the program has asked for. If an error ended the whole
+// communicator, the next call of the program throws it, so it is not logged for each Work as well.
+// If the program closed the communicator with Works pending, as an exception on its way to main()
+// does, only the first of them is logged. This takes only the log's lock, because a thread that
+// drops the last handle of a Work may hold the lock of the hand-over.
 void Engine::report(const std::string& line) {
   const auto door = hand_over_.door();
   if (door == Door::breaking || door == Door::broken) return;
@@ -135,7 +135,7 @@ void Engine::report(const std::string& line) {
 void Engine::break_down() noexcept {
   try {
     node_->on_thrown(node_->error_of_exception());
-    // The step that threw was not finished; the background thread makes another one.
+    // The step that threw is incomplete; the background thread runs another one.
     wake();
   } catch (...) {
     hand_over_.break_door();
@@ -144,7 +144,8 @@ void Engine::break_down() noexcept {
 
 // --- the end: the Communicator is destroyed -----------------------------------------------------
 
-// False: it does not end in time, because it runs an update or an observer.
+// Returns false if the background thread does not end in time because it runs an update or an
+// observer.
 bool Engine::background_ends(Deadline deadline) {
   if (!thread_.joinable()) return true;
   if (!turns_.ended_by(deadline.when())) return false;
@@ -152,7 +153,8 @@ bool Engine::background_ends(Deadline deadline) {
   return true;
 }
 
-// What was to be run before is run; a callback that takes long is waited for, but not for ever.
+// Runs the callbacks that were queued before. A running callback is waited for at most
+// close_timeout.
 void Engine::end_callbacks() {
   callbacks_.end();
   if (!callback_thread_.joinable()) return;
@@ -169,7 +171,7 @@ void Engine::end_callbacks() {
   }
 }
 
-// With the token. Every phase from here on has a deadline of the node's.
+// Requires the token. The node bounds every phase from here on by a deadline.
 void Engine::run_to_the_end() {
   while (node_->phase() != Phase::over) {
     if (step() || !node_->arm()) continue;
@@ -177,7 +179,7 @@ void Engine::run_to_the_end() {
   }
 }
 
-// With the token, once the node is over.
+// Requires the token. The node is over.
 void Engine::let_go() {
   {
     const auto lock = hand_over_.lock();
@@ -187,8 +189,8 @@ void Engine::let_go() {
   if (node_->may_say_goodbye()) backend_->transport()->goodbye(options_.close_timeout);
 }
 
-// Rank 0 writes what it gathered into one file; a rank that could not send, because the
-// communicator broke, writes a file of its own.
+// Rank 0 writes the timelines that it gathered into one file. A rank that could not send its
+// timeline, because the communicator broke, writes a file of its own.
 void Engine::write_timelines() {
   const auto& gathering = node_->gathering();
   try {
@@ -205,7 +207,7 @@ void Engine::write_timelines() {
 }
 
 void Engine::close(std::string_view error) noexcept {
-  // In a fork the threads, the token and what is on its way are the parent's.
+  // In a fork the threads, the token and the pending operations belong to the parent.
   if (forked()) return;
   try {
     {
@@ -219,7 +221,8 @@ void Engine::close(std::string_view error) noexcept {
     const auto deadline = Deadline::after(options_.close_timeout);
     const bool has_ended = background_ends(deadline);
     if (!has_ended || !turns_.take_by(deadline.when())) {
-      // The background thread holds on to the engine by itself, a thread that waits does not.
+      // The background thread owns a share of the engine. A waiting thread does not, so the engine
+      // keeps itself alive for it.
       if (has_ended)
         kept_ = weak_from_this().lock();
       else
@@ -231,7 +234,7 @@ void Engine::close(std::string_view error) noexcept {
       end_callbacks();
       return;
     }
-    // If a step throws, the communicator is broken; the second call ends it from there.
+    // If a step throws, the communicator is broken; the second call runs it to its end.
     if (!guarded([&] { run_to_the_end(); })) guarded([&] { run_to_the_end(); });
     guarded([&] { let_go(); });
     turns_.give();

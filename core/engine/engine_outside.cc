@@ -1,4 +1,4 @@
-// The engine serves its node here: it ends operations, lets calls in or refuses them, and asks the
+// The engine's services for its node: it finishes operations, admits or refuses calls, and asks the
 // store and the system.
 
 #include <fmt/format.h>
@@ -24,10 +24,12 @@ Error freed_in_use(const std::string& name, int rank) {
 
 void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   counting_.operations += entries.size();
-  // Before any thread sees that a Work is done: it finds that Work counted.
+  // Publishes before any thread sees that a Work is done, so that this thread finds the Work
+  // counted.
   publish_statistics();
   some_wake_ = true;
-  // Once a Work is out of its entry only this function can end it, so nothing after that may throw.
+  // Once a Work is out of its entry, only this function can end it, so nothing after that may
+  // throw.
   finishing_.clear();
   finishing_.reserve(entries.size());
   std::vector<std::pair<size_t, Error>> failed;
@@ -85,7 +87,7 @@ void Engine::on_its_way() {
   some_wake_ = true;
 }
 
-// The node still takes what is submitted before the door is broken, in the step after that.
+// The node still takes operations that were submitted before the door is broken, in its next step.
 void Engine::set_door(Door door, const Error& error) {
   {
     const auto lock = hand_over_.lock();
@@ -119,7 +121,8 @@ ProcessState Engine::process_of(int rank) {
   return process_state(context_.places[static_cast<size_t>(rank)].pid);
 }
 
-// An error that ended more than one operation, as the Work called `name` throws it.
+// An error about a rank that left, was lost or is silent also stops this process from announcing
+// later failures to the launcher, since they may be consequences.
 Error Engine::about(const Error& error, std::string_view name) {
   if (error.code() == ErrorCode::peer_left || error.code() == ErrorCode::peer_lost ||
       error.code() == ErrorCode::peer_silent)

@@ -1,5 +1,5 @@
-// Where any thread of the program hands over operations, and where those that their stream makes
-// only after another operation's Work wait for that Work.
+// Any thread of the program hands over its operations here. If an operation's stream waits for
+// another operation's Work, that Work is recorded in the entry.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ Engine::Submission::Submission(Engine& engine, std::string_view name)
     : engine_((engine.check_not_forked(name), engine)),
       lock_(engine.hand_over_.lock()),
       before_(engine.hand_over_.offered(lock_).operations.size()) {
-  // The lock is held, so that nothing enters once the door is shut.
+  // The lock is held from here on, so no call enters once the door is shut.
   engine.check_usable(lock_, name);
 }
 
@@ -103,7 +103,7 @@ void Engine::retire(std::unique_ptr<Region> region) noexcept {
     retired.push_back(nullptr);
     retired.back() = std::move(region);
   } catch (const std::bad_alloc&) {
-    keep_for_good(region.release());  // somebody may use it
+    keep_for_good(region.release());  // an operation may still use it
     return;
   }
   wake();
@@ -114,8 +114,9 @@ void Engine::retire(std::unique_ptr<Region> region) noexcept {
 void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) {
   const auto lock = hand_over_.lock();
   if (!device_waits_.add(work, stream)) return;
-  // A plan that has both in one bucket is stuck; that a stream waits is the evidence for which
-  // Scheduler::plan_is_stuck() looks. The time is there before the count.
+  // A plan that has both operations in one bucket is stuck. PlanFollower::is_stuck() recognizes
+  // that by the waiters of the Work, so a stream that waits counts as one. The time is stored
+  // before the count.
   if (work->waiters.load(std::memory_order_relaxed) == 0)
     work->waiting_since.store(Clock::now().time_since_epoch().count());
   work->waiters.fetch_add(1);

@@ -1,4 +1,4 @@
-// The engine as its turns move it: by a thread that waits for its Work, or by the background
+// How TurnsOf moves the engine: through a thread that waits for its Work, or through the background
 // thread.
 
 #include <sched.h>
@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// TurnsOf moves the engine by this.
+/// TurnsOf moves the engine through this interface.
 class Engine::Machine {
  public:
   explicit Machine(Engine& engine) : engine_(engine) {}
@@ -34,7 +34,7 @@ class Engine::Machine {
   Engine& engine_;
 };
 
-/// The same for a thread that drives, whose time is accounted for.
+/// The same for a driver, whose waiting time is charged to the statistics.
 class Engine::DrivenMachine : public Machine {
  public:
   using Machine::Machine;
@@ -85,8 +85,8 @@ void Engine::count_wait(Clock::time_point begin) {
   });
 }
 
-// The time since the last call goes to what this thread rested for before this step, or, if it did
-// not rest, to what the step did.
+// Charges the time since the last call. If this thread rested before this step, the time goes to
+// the counter that was chosen for the rest, otherwise to the counter for this step.
 void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
   const auto now = Clock::now();
   auto* const waits_for = lacks_ranks ? &counting_.skew_seconds : &counting_.exposed_seconds;
@@ -97,8 +97,8 @@ void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
   account.rested_for = moved ? nullptr : waits_for;
 }
 
-// The system may have put the rank that is waited for on the same core, and leaves it there while
-// both seem busy: what takes 0.3 ms took 5 ms.
+// Yields now and then. The system may have put the awaited rank on this core, and it leaves it
+// there while both threads look busy. Without yields an operation of 0.3 ms took 5 ms.
 void Engine::spin(int round, int looks_between_yields) {
   if (round % looks_between_yields == looks_between_yields - 1)
     ::sched_yield();
@@ -113,11 +113,11 @@ void Engine::sleep(Clock::time_point until) {
 
 void Engine::rest(Deadline deadline, int& idle_rounds) {
   if (idle_rounds < spin_rounds_ && !backend_->works_elsewhere()) {
-    constexpr int kLooksBetweenYields = 16;  // each is a whole step
+    constexpr int kLooksBetweenYields = 16;  // each look is a whole step
     spin(idle_rounds++, kLooksBetweenYields);
     return;
   }
-  // Ranks that share cores give theirs away first: to sleep and to be woken costs both sides more.
+  // Ranks that share cores yield before they sleep, since a sleep and a wake cost both sides more.
   if (spin_rounds_ == 0 && idle_rounds < kYields && !backend_->works_elsewhere()) {
     ++idle_rounds;
     ::sched_yield();

@@ -11,25 +11,25 @@
 
 namespace tutti {
 
-/// One Entry for each name, kept from one use to the next, so that a name that comes again costs a
-/// look-up and nothing else; a name that comes after the one that it came after last time, not even
-/// that. Bounded: names that are not pending are forgotten when they are many.
+/// Keeps one Entry per name from one use to the next. A name that comes again costs one look-up. If
+/// it follows the same name as last time, it does not even cost that. The table is bounded: when it
+/// has too many names, it forgets those that are not pending.
 class EntryTable {
  public:
   explicit EntryTable(size_t capacity) : capacity_(capacity) {}
 
-  /// The entry of this key, made if it is not there. Stays where it is until forgotten, which does
-  /// not happen while it is pending.
+  /// Returns the entry of this key, made if it does not exist. The entry keeps its address until it
+  /// is forgotten, which does not happen while it is pending.
   Entry& at(std::string_view key);
-  /// The same for an entry that at() gave, in this generation.
+  /// Does the same for an entry that at() returned in this generation.
   void again(Entry& entry);
-  /// Those that are pending, in the order in which they were submitted.
+  /// Returns the pending entries, in the order in which they were submitted.
   std::vector<Entry*> pending() const;
   /// Drops the kept Works, which hold the engine.
   void drop_works();
-  /// Grows when entries were forgotten: pointers kept from before mean nothing then.
+  /// Grows when entries are forgotten. Pointers from an earlier generation are invalid.
   uint64_t generation() const { return generation_; }
-  /// A Work was allocated for an entry.
+  /// Counts a Work that was allocated for an entry.
   void count_allocation() { ++allocations_; }
   uint64_t allocations() const { return allocations_; }
 
@@ -47,7 +47,7 @@ class EntryTable {
   uint64_t generation_ = 1;
   uint64_t allocations_ = 0;
   std::unordered_map<std::string_view, std::unique_ptr<Kept>> entries_;  // by their keys
-  Kept* last_ = nullptr;                                                 // that was asked for
+  Kept* last_ = nullptr;  // the key that was asked for last
 };
 
 }  // namespace tutti

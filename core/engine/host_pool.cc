@@ -23,15 +23,16 @@ std::shared_ptr<void> HostPool::take(size_t bytes) {
   return {memory, [pool = shared_from_this(), size](void* used) { pool->give_back(used, size); }};
 }
 
-// Free memory of at least `size` bytes, and at most twice that, which becomes `size`; or null.
-// Either way `size` counts as used from now on, and free memory beyond the pool's bound goes back.
+// Returns free memory and sets `size` to its length, which is at least `size` and at most twice
+// that, or returns null. Either way `size` counts as used from now on, and free memory beyond the
+// pool's bound is freed.
 void* HostPool::find(size_t& size) {
   void* memory = nullptr;
   std::vector<void*> too_much;
   {
     const std::lock_guard lock(mutex_);
     const auto found = free_.lower_bound(size);
-    // A step asks for the same sizes again and again; a block of more than twice the size is kept
+    // A step asks for the same sizes again and again. A block of more than twice the size is kept
     // for the tensor that it was made for.
     if (found != free_.end() && found->first <= 2 * size) {
       size = found->first;

@@ -9,15 +9,15 @@
 
 namespace tutti {
 
-/// Host memory of a device's runtime, kept for the next use: making it is slow and may wait for the
-/// device. Holds at most twice what was ever in use at once. Memory in use keeps the pool alive.
-/// Any thread, host functions too.
+/// Keeps host memory of a device's runtime for its next use, since an allocation is slow and may
+/// wait for the device. The pool holds at most twice the bytes that were ever in use at once.
+/// Memory in use keeps the pool alive. Any thread may use it, host functions too.
 class HostPool : public std::enable_shared_from_this<HostPool> {
  public:
   explicit HostPool(DeviceRuntime& runtime) : runtime_(runtime) {}
   ~HostPool();
 
-  /// At least `bytes`. Throws Error(out_of_memory).
+  /// Returns at least `bytes`. Throws Error(out_of_memory).
   std::shared_ptr<void> take(size_t bytes);
 
  private:

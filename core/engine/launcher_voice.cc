@@ -15,7 +15,7 @@ namespace tutti {
 
 namespace {
 
-std::atomic<bool> may_tell{true};  // in this process
+std::atomic<bool> may_tell{true};  // one for the process
 
 void tell_store(const std::string& url, const std::string& secret, LaunchedRank who) {
   const auto deadline = Deadline::after(0.5);
@@ -24,7 +24,7 @@ void tell_store(const std::string& url, const std::string& secret, LaunchedRank 
     const auto store = bounded(connect_tcp_store(host, port, secret, deadline), deadline);
     write_first_error(*store, who);
   } catch (const std::exception&) {
-    // The launcher is gone and needs no verdict, or names the process that ends first.
+    // The launcher is gone and needs no announcement, or it reports the process that ends first.
   }
 }
 

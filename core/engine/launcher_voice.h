@@ -8,20 +8,22 @@
 
 namespace tutti {
 
-/// Tells the launcher, through the job's store, that this rank ends because of an error of its own,
-/// so that tutti-run knows it from the ranks that end because it left, whichever process is faster.
-/// A thread of its own does so, because a store may stand still.
+/// Announces to the launcher, through the job's store, that this rank ends because of an error of
+/// its own. tutti-run can then tell it from ranks that end because this one left, whichever process
+/// ends first. A thread of its own sends the announcement, because a store may not answer.
 class LauncherVoice {
  public:
-  /// `on_told` is called when it has told, or could not; any thread; never after the destructor.
+  /// `on_told` is called once the announcement was made or has failed. It may run on any thread,
+  /// but never after the destructor.
   LauncherVoice(const Options& options, std::function<void()> on_told);
   ~LauncherVoice();
   LauncherVoice(const LauncherVoice&) = delete;
 
-  /// Another rank's end has failed an operation in this process: what fails later, in another
-  /// communicator too, may come of that one, so nothing is told any more.
+  /// Called when another rank's end has failed an operation in this process. A later failure, in
+  /// another communicator too, may be its consequence, so this process announces nothing any more.
   static void fall_silent();
-  /// False: no launcher listens, another communicator of this process has told, or it fell silent.
+  /// Starts the announcement. Returns false if no launcher listens, if another communicator of this
+  /// process has announced, after fall_silent(), or if the system gives no thread.
   bool tell();
   bool has_told() const;
 

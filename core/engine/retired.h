@@ -17,12 +17,12 @@ class Retired {
     may_have_unused_ = true;
   }
   bool empty() const { return regions_.empty(); }
-  /// Whether this operation's memory was given back.
+  /// Returns whether the operation's input or output is in memory that was given back.
   bool holds(const Entry& entry) const;
-  /// An operation is over, so some of the memory may be unused from now on.
+  /// Notes that an operation is over, so some of the memory may be unused from now on.
   void an_operation_is_over() { may_have_unused_ |= !regions_.empty(); }
   bool may_have_unused() const { return may_have_unused_; }
-  /// Takes out what none of the pending operations uses.
+  /// Removes and returns the regions that none of the pending operations uses.
   std::vector<std::unique_ptr<Region>> take_unused(const std::vector<Entry*>& pending);
 
  private:

@@ -14,7 +14,7 @@ namespace tutti {
 
 namespace {
 
-// A tensor in `memory` of the shape and type of `view`. The memory has room for it.
+// Returns a tensor in `memory` with the shape and type of `view`. The memory has room for it.
 Tensor tensor_in(const std::shared_ptr<void>& memory, const TensorView& view) {
   return {TensorView(memory.get(), view.shape(), view.dtype()), memory};
 }
@@ -23,7 +23,7 @@ size_t bytes_of(const TensorView& view) {
   return view.data() == nullptr ? 0 : static_cast<size_t>(view.bytes());
 }
 
-// The error for the exception that is being handled, which ended the operation called `name`.
+// Returns the error for the exception that is being handled, which ended the operation `name`.
 Error staging_error(const std::string& name) {
   try {
     throw;
@@ -43,7 +43,7 @@ Error staging_error(const std::string& name) {
 
 }  // namespace
 
-// One tensor of an operation: where it lives and its copy in host memory.
+// One tensor of an operation: its views on the device and its copies in host memory.
 class Staging::StagedTensor final : public Staged {
  public:
   StagedTensor(const Entry& entry, DeviceRuntime& runtime, StreamRef stream, HostPool& pool,
@@ -55,14 +55,14 @@ class Staging::StagedTensor final : public Staged {
         stream_(stream),
         has_input_(input_.data() != nullptr || !has_output()),
         travels_in_pieces_(entry.request.signature.kind == CollectiveKind::allreduce) {
-    // An input and an output that begin at the same address share host memory here too. It has
-    // room for the longer of the two.
+    // An input and an output that begin at the same address share host memory here too. That memory
+    // has room for the longer of the two.
     const bool in_place = has_input_ && output_.data() == input_.data();
     const size_t given = bytes_of(input_), taken = bytes_of(output_);
     const auto memory = has_input_ ? pool.take(in_place ? std::max(given, taken) : given) : nullptr;
     if (has_input_) host_input_ = tensor_in(memory, input_);
     if (has_output()) host_output_ = tensor_in(in_place ? memory : pool.take(taken), output_);
-    // The pieces in which plan_buckets() lets it travel.
+    // plan_buckets() cuts the tensor into the same pieces.
     if (has_input_) piece_ = input_.count();
     if (travels_in_pieces_ && partition_bytes > 0)
       piece_ = std::max<int64_t>(1, partition_bytes / size_of(entry.request.signature.wire));
@@ -83,7 +83,8 @@ class Staging::StagedTensor final : public Staged {
 
   const TensorView& input() const { return input_; }
   bool has_input() const { return has_input_; }  // a scatter off its root has none
-  /// The user's stream. The memory may be read and written behind the work that is on it.
+  /// Returns the user's stream. The memory may be used after the work that is already in this
+  /// stream.
   StreamRef stream() const { return (has_input_ ? input_ : output_).stream(); }
   const std::shared_ptr<const DeviceSpans>& spans() const { return spans_; }
   const Tensor& host_input() const { return host_input_; }
@@ -91,7 +92,7 @@ class Staging::StagedTensor final : public Staged {
   bool has_output() const { return output_.data() != nullptr; }
   int64_t piece() const { return piece_; }
   void arrive(int64_t end) { arrived_.store(end, std::memory_order_release); }
-  // Copies back what finished() was not told of piece by piece. Throws what failed there.
+  // Copies back an output that does not travel in pieces. Rethrows a failure of finished().
   void finish() {
     if (failure_) std::rethrow_exception(failure_);
     if (has_output() && !travels_in_pieces_) copy(0, output_.count());
@@ -118,8 +119,8 @@ class Staging::StagedTensor final : public Staged {
   std::exception_ptr failure_;
 };
 
-// One operation on its way: its tensors, and the two Works. Every function that a device, an engine
-// or a queue is to call for the operation holds the Job. When the last of these functions is gone,
+// One operation under way: its tensors and the two Works. Every function that a device, an engine
+// or a queue will call for the operation holds the Job. When the last of these functions is gone,
 // called or not, nothing else can end the user's Work, and the Job's destructor ends it.
 struct Staging::Job {
   Job(std::shared_ptr<Engine> of, const std::string& name)
@@ -136,25 +137,26 @@ struct Staging::Job {
   Job& operator=(const Job&) = delete;
 
   std::shared_ptr<Engine> engine;
-  Error given_up;                    // made while there is memory
+  Error given_up;                    // made early, while there is memory
   bool is_promised = false;          // the user has the Work, and it is not over
   std::shared_ptr<WorkState> outer;  // the user's
   std::shared_ptr<WorkState> inner;  // the engine's
   std::vector<std::unique_ptr<Entry>> entries;
   std::deque<StagedTensor> tensors;
   std::vector<Tensor> sent_back;  // host memory of outputs that the library made
-  size_t outputs = 0;             // how many it makes
-  std::atomic<size_t> left{0};    // first pieces that are not there
+  size_t outputs = 0;             // number of those outputs
+  std::atomic<size_t> left{0};    // first pieces that have not arrived
 
-  // The user's Work is over. Its callbacks may call the device's runtime, which a host function in
-  // stream order may not, so this runs on the callbacks' thread.
+  // Ends the user's Work. The Work's callbacks may call the device's runtime, which a host function
+  // in stream order must not, so this runs on the callbacks' thread.
   void finish(std::optional<Error> error) noexcept {
     is_promised = false;
     engine->end_part(*outer, std::move(error));
     engine->work_ended();
   }
 
-  // Once the first piece of every tensor is there; mostly in stream order.
+  // Counts the first piece of a tensor as arrived, mostly in stream order. The last call submits
+  // the operation.
   static void arrive(const std::shared_ptr<Job>& job) {
     if (job->left.fetch_sub(1) != 1) return;
     try {
@@ -163,7 +165,7 @@ struct Staging::Job {
       fail(job);
     }
   }
-  // Ends the Job with the exception that is being handled. It may be called in stream order.
+  // Fails the Job with the exception that is being handled. It may be called in stream order.
   static void fail(const std::shared_ptr<Job>& job) noexcept {
     job->forget();
     try {
@@ -172,7 +174,8 @@ struct Staging::Job {
       // There is no memory for this error. The Job's destructor reports its own, `given_up`.
     }
   }
-  // Nothing was submitted. The engine's Work holds this, and this holds that Work and the engine.
+  // Breaks the cycle of ownership if nothing was submitted: the engine's Work holds the Job, and
+  // the Job holds that Work.
   void forget() {
     entries.clear();
     inner.reset();
@@ -194,7 +197,8 @@ Staging::~Staging() {
   try {
     runtime_.synchronize(stream_);
   } catch (const std::exception& error) {
-    // A device that failed for good says so to every call; the Works have the first of its errors.
+    // A device that failed for good returns an error from every call. The Works have the first of
+    // them.
     engine_->log(LogLevel::warning,
                  fmt::format("rank {}: the end of {}'s stream was not seen: {}",
                              engine_->context().rank, to_string(device_), error.what()));
@@ -213,7 +217,7 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
     staging->copy_back(job, error);
   });
   job->entries = std::move(entries);
-  // One more for this thread: nothing is submitted unless all copies are under way.
+  // This thread counts as one more, so nothing is submitted before all copies are in the stream.
   job->left = job->tensors.size() + 1;
   try {
     for (auto& tensor : job->tensors) copy_out(tensor, job);
@@ -261,7 +265,7 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
   span.end();
 }
 
-// An exception that is thrown here ends the user's Work. If the stream still calls a host function,
+// An exception that is thrown here ends the user's Work. If the host function is in the stream,
 // that function ends the Work. Otherwise the Work ends once the stream is idle, since a copy may
 // still run.
 void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) try {
@@ -271,8 +275,8 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
     for (auto& tensor : job->tensors) tensor.finish();
     for (size_t i = 0; i < job->outputs; ++i) {
       const Tensor host = job->inner->output(i);
-      // This memory is not pinned: its copy may keep the callbacks' thread a little. Pinning some
-      // here could block that thread until the device is idle.
+      // This memory is not pinned, so its copy may block the callbacks' thread briefly. Pinning
+      // memory here could block that thread until the device is idle.
       const Tensor made(host.shape(), host.dtype(), device_);
       runtime_.copy(made.data(), host.data(), static_cast<size_t>(host.bytes()), stream_);
       job->sent_back.push_back(host);
@@ -287,7 +291,7 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
     try {
       job->engine->post([job, failed] { job->finish(failed); });
     } catch (const std::bad_alloc&) {
-      // The Job's destructor then ends the Work, when this function is gone.
+      // The Job's destructor ends the Work when this function is destroyed.
     }
   });
 } catch (...) {

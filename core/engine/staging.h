@@ -9,19 +9,20 @@
 
 namespace tutti {
 
-/// Takes operations on device memory through host memory in stream order: the host never waits. The
-/// user's stream copies out, piece by piece, and submits when the first piece is there; the engine
-/// launches what has come. What is final this object's own stream copies back while later pieces
-/// travel, and at the end it releases the Work and its word (what Work::wait_on makes a stream wait
-/// for). Pieces are those in which an allreduce travels (Options::partition_bytes); other
-/// operations are one piece. One per communicator and device. Any thread.
+/// Runs operations on device memory through host memory in stream order, so the host never waits.
+/// The user's stream copies the input to host memory, piece by piece. When the first piece has
+/// arrived, the operation is submitted, and the engine launches the pieces that are there. The
+/// stream of this object copies finished pieces back while later ones travel. At the end it
+/// completes the Work and opens its gate, the word that Work::wait_on() makes a stream wait for. An
+/// allreduce travels in pieces of Options::partition_bytes; every other operation is one piece. A
+/// communicator has one Staging per device. Any thread may use it.
 class Staging : public std::enable_shared_from_this<Staging> {
  public:
   static std::shared_ptr<Staging> make(std::shared_ptr<Engine> engine, Device device);
-  /// Waits until its stream has done all that it was given. An error of the device is logged.
+  /// Waits until its stream is idle. An error of the device is logged.
   ~Staging();
 
-  /// Submits `entries` (whose works are not set) as one operation called `name`.
+  /// Submits `entries` as one operation called `name`. Their Works are not set yet.
   std::shared_ptr<WorkState> submit(std::string name, std::vector<std::unique_ptr<Entry>> entries);
 
  private:

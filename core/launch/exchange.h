@@ -9,13 +9,13 @@
 
 namespace tutti {
 
-/// Ways in which rank 0 tells one short line (no blanks) to all other ranks before they can talk
-/// with each other, through what their launcher offers. Each is called by all ranks; rank 0's
-/// `text` is what all get.
+/// Ways in which rank 0 sends one short line (no blanks) to all other ranks through their launcher,
+/// before they have connections. All ranks call each of these functions, and all get rank 0's
+/// `text`.
 
-/// The client side of a PMIx server (Open MPI's mpirun, srun --mpi=pmix), by the machine's own
-/// libpmix, loaded when the process needs it. Finalized when destroyed, so that a launcher sees an
-/// orderly end; may exist once at a time.
+/// The client side of a PMIx server (Open MPI's mpirun, srun --mpi=pmix). It uses the machine's own
+/// libpmix, loaded when the process needs it. The destructor finalizes it, so that the launcher
+/// sees an orderly end. Only one may exist at a time.
 class PmixClient {
  public:
   /// Throws Error(unavailable) if libpmix is not there or no server answers.
@@ -27,7 +27,7 @@ class PmixClient {
   int size() const;        // of the job
   int local_rank() const;  // on this node
   int local_size() const;
-  /// Throws Error(timeout) if not all ranks came before the deadline.
+  /// Throws Error(timeout) if not all ranks arrived before the deadline.
   std::string share(std::string_view text, Deadline deadline);
 
  private:
@@ -35,16 +35,17 @@ class PmixClient {
   std::unique_ptr<Implementation> implementation_;
 };
 
-/// The PMI-1 text protocol on a socket that the launcher left open (MPICH's and Intel's mpiexec,
-/// srun --mpi=pmi2). Can be done once in a process's life: it ends with the protocol's finalize, so
-/// that the launcher sees an orderly end. Throws Error(timeout | unavailable | corrupt_data).
+/// Does this over the PMI-1 text protocol, on a socket that the launcher left open (MPICH's and
+/// Intel's mpiexec, srun --mpi=pmi2). It works only once in a process's life: it ends with the
+/// protocol's finalize, so that the launcher sees an orderly end. Throws Error(timeout |
+/// unavailable | corrupt_data).
 std::string share_over_pmi(int descriptor, int rank, std::string_view text, Deadline deadline);
 
-/// A file that only its user can read, removed when destroyed.
+/// A file that only its user can read. The destructor removes it.
 class PrivateFile {
  public:
-  /// Appears whole or not at all; replaces what a crashed job may have left under the name. The
-  /// folder is made if it is missing. Throws what PrivateFolder does.
+  /// Writes the file whole or not at all, and replaces one that a crashed job may have left under
+  /// the name. Makes the folder if it is missing. Throws what PrivateFolder does.
   PrivateFile(const std::string& folder, const std::string& name, std::string_view text);
   ~PrivateFile();
   PrivateFile(const PrivateFile&) = delete;
@@ -54,8 +55,8 @@ class PrivateFile {
   const std::string name_;
 };
 
-/// Waits for a PrivateFile of this user. Throws Error(timeout) and what PrivateFolder does:
-/// Error(authentication) if another user could have written it.
+/// Waits for a PrivateFile of this user and returns its text. Throws Error(timeout) and what
+/// PrivateFolder does: Error(authentication) if another user could have written it.
 std::string read_private_file(const std::string& folder, const std::string& name,
                               Deadline deadline);
 

@@ -33,7 +33,8 @@ class Family {
                        [&](const char* variable) { return has(variable); });
   }
 
-  // All of them, because one that is there says that the launcher is.
+  // Throws if only some of the variables are set. One that is set shows that this launcher is
+  // there.
   void need_all(std::span<const char* const> variables, std::string_view advice = "") const {
     const auto present =
         std::find_if(variables.begin(), variables.end(), [&](auto* name) { return has(name); });
@@ -62,7 +63,7 @@ class Family {
     return static_cast<int>(*value);
   }
 
-  // Rank and size, which must fit each other.
+  // Reads rank and size, which must fit each other.
   void place(LauncherInfo& launch, const std::string& rank, const std::string& size) const {
     place_in(launch.rank, launch.size, rank, size);
     launch.launcher = launcher_;
@@ -158,14 +159,14 @@ bool detect_pmix(const Environment& environment, LauncherInfo& launch) {
   family.need_all(kNames);
   launch.launcher = "PMIx";
   launch.rank = family.number("PMIX_RANK", 0, kHighestRank);
-  launch.size = launch.rank + 1;  // at least, until the server has told
+  launch.size = launch.rank + 1;  // a lower bound until the server is asked
   launch.sources["TUTTI_RANK"] = "PMIX_RANK";
   launch.meeting = Meeting::pmix;
   launch.sizes_from_pmix = true;
   return true;
 }
 
-// This step's tasks on this node, from Slurm's list of all nodes.
+// Reads this step's tasks on this node from Slurm's list of all nodes.
 void place_on_slurm_node(const Family& family, LauncherInfo& launch) {
   const auto& list = family.text("SLURM_STEP_TASKS_PER_NODE");
   const auto counts = expand_task_counts(list);
@@ -193,7 +194,7 @@ bool detect_pmi(const Environment& environment, LauncherInfo& launch) {
   if (!family.has_any(kNames)) return false;
   family.need_all(kNames);
   family.place(launch, kNames[0], kNames[1]);
-  // The protocol itself tells no local ranks; each of its launchers has its own way.
+  // The protocol itself does not provide local ranks; each of its launchers has its own variables.
   if (family.has_any(kLocal)) {
     family.need_all(kLocal);
     family.place_locally(launch, kLocal[0], kLocal[1]);
@@ -207,7 +208,7 @@ bool detect_pmi(const Environment& environment, LauncherInfo& launch) {
 }
 
 // A Slurm step without PMI offers no channel. With TUTTI_SECRET in the job's environment all ranks
-// work out one address; otherwise rank 0 leaves address and secret in a file.
+// compute the same address. Otherwise rank 0 leaves address and secret in a file.
 void meet_in_slurm(const Family& family, LauncherInfo& launch) {
   const auto optional = [&](const char* name) {
     return family.has(name) ? family.text(name) : "0";
@@ -216,7 +217,7 @@ void meet_in_slurm(const Family& family, LauncherInfo& launch) {
                                family.text("SLURM_STEP_ID"), optional("SLURM_RESTART_COUNT"));
   if (!family.has("TUTTI_SECRET") && !family.has("TUTTI_SECRET_FD")) {
     launch.meeting = Meeting::file;
-    // Job ids start anew with a new controller; srun's port tells such jobs apart.
+    // A new controller starts job ids from the beginning; srun's port distinguishes such jobs.
     launch.file = fmt::format("slurm-{}-{}", job, optional("SLURM_SRUN_COMM_PORT"));
     if (launch.file.find('/') != launch.file.npos)
       throw not_usable(
@@ -230,7 +231,7 @@ void meet_in_slurm(const Family& family, LauncherInfo& launch) {
         "SLURM_STEP_NODELIST={} (set by Slurm) is not a list of hosts like n[1-3,07]", list));
   launch.meeting = Meeting::address;
   launch.host = launch.local_size == launch.size ? "127.0.0.1" : hosts->first;
-  // Below the range from which Linux gives out ports of its own accord.
+  // This is below the range from which Linux assigns ports by itself.
   launch.port = 20'000 + static_cast<int>(hash_text(job) % 12'000);
 }
 

@@ -15,11 +15,11 @@ namespace tutti {
 
 namespace {
 
-// Longer than any answer to what we ask; a launcher that sends more is none.
+// Longer than any valid answer to our commands.
 constexpr size_t kLongestLine = 4096;
 constexpr const char* kPmiKey = "tutti-meeting";
 
-// Lines of "name=value name=value", a command one way and its answer the other.
+// Exchanges lines of "name=value name=value". Each command gets one answer.
 class PmiConnection {
  public:
   PmiConnection(int descriptor, Deadline deadline) : descriptor_(descriptor), deadline_(deadline) {}
@@ -106,7 +106,7 @@ class PmiConnection {
 }  // namespace
 
 std::string share_over_pmi(int descriptor, int rank, std::string_view text, Deadline deadline) {
-  // The launcher serves one client in a process, before and after whom nobody else can come.
+  // The launcher serves only one client in the life of a process.
   if (::dlsym(RTLD_DEFAULT, "MPI_Init") != nullptr)
     throw Error(ErrorCode::unavailable,
                 "this program is linked with MPI, which needs the launcher's PMI for itself; give "

@@ -34,7 +34,7 @@ struct PmixValue {
       char* name;
       char* value;
       char separator;
-    } largest;  // of all that a value may hold
+    } largest;  // kind of value that needs most space
   } data;
 };
 struct PmixInfo {
@@ -50,7 +50,7 @@ constexpr uint8_t kGlobalScope = 3;
 constexpr uint32_t kAnyRank = UINT32_MAX - 1;
 constexpr const char* kPmixKey = "tutti-meeting";
 
-// What a fence that nobody waits for any more may still call.
+// State of a fence whose callback may still run after nobody waits for it any more.
 struct FenceState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -79,9 +79,9 @@ class PmixClient::Implementation {
   }
 
   ~Implementation() {
-    // After a fence that did not end, finalizing would wait for it.
+    // If a fence did not end, finalizing would wait for it.
     if (!fence_pending_) finalize_(nullptr, 0);
-    // The library stays loaded: it leaves threads' keys and exit handlers behind.
+    // The library stays loaded, because it leaves thread-specific keys and exit handlers behind.
   }
 
   int rank() const { return static_cast<int>(self_.rank); }
@@ -142,8 +142,8 @@ class PmixClient::Implementation {
     return Value(value, std::free);
   }
 
-  // All ranks meet, and everybody's data with them. By the call that does not block, because a rank
-  // may never come.
+  // Waits until all ranks have arrived, and collects everybody's data. Uses the call that does not
+  // block, because a rank may never arrive.
   void fence(Deadline deadline) {
     PmixInfo collect{};
     std::strcpy(collect.key, "pmix.collect");
@@ -153,7 +153,7 @@ class PmixClient::Implementation {
     auto held = std::make_unique<std::shared_ptr<FenceState>>(state);
     fence_pending_ = true;
     check(fence_(nullptr, 0, &collect, 1, &fence_ended, held.get()), "meet the others by PMIx");
-    static_cast<void>(held.release());  // now the callback's
+    static_cast<void>(held.release());  // the callback owns it now
     std::unique_lock lock(state->mutex);
     const auto ended = [&] { return state->status.has_value(); };
     if (deadline.is_never())

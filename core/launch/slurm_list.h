@@ -7,21 +7,21 @@
 
 namespace tutti {
 
-/// Of a list of hosts: those whose names it stands for.
+/// The number of hosts in a list, and the first name.
 struct HostList {
   std::string first;
   size_t count = 0;
 };
 
-/// Slurm's compressed lists. Both give nothing for text that is no such list, and for one that
-/// would grow beyond 65,536 entries.
+/// Parsers of Slurm's compressed lists. Both return nothing for text that is not such a list, and
+/// for a list of more than 65,536 entries.
 
-/// "n[1-3,07],login" is n1 n2 n3 n07 login. Several brackets in one name multiply; leading zeros
-/// are a width: "n[08-10]" is n08 n09 n10. A few words may stand for 65,536 names, so they are
-/// counted, and only the first is made.
+/// "n[1-3,07],login" means n1 n2 n3 n07 login. Several brackets in one name multiply. Leading zeros
+/// set a width: "n[08-10]" means n08 n09 n10. A short text may name 65,536 hosts, so they are
+/// counted, and only the first name is made.
 std::optional<HostList> read_host_list(std::string_view text);
 
-/// "4,1(x2)" is 4 1 1: how many tasks each node has.
+/// "4,1(x2)" means 4 1 1. Returns how many tasks each node has.
 std::optional<std::vector<int>> expand_task_counts(std::string_view text);
 
 }  // namespace tutti

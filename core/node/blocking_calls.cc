@@ -9,8 +9,8 @@ bool BlockingCalls::needs(int rank) const {
 }
 
 const Departure* BlockingCalls::departure_that_ends(const Peers& peers) const {
-  // Ranks that left have finished the calls before the one that they gave up; those end here too.
-  // Each send and receive ends by itself: see PairCalls.
+  // A rank that left has finished the calls before the one that it gave up, so these complete here
+  // too. Sends and receives end one by one, see PairCalls.
   return is_of_two_ ? nullptr : peers.departure_before_blocking(begun_);
 }
 

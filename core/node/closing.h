@@ -7,20 +7,20 @@
 
 namespace tutti {
 
-/// Says how far this rank is with closing, in Phase::closing.
+/// How far this rank got with closing, in Phase::closing.
 ///
 ///   telling --the launcher knows, or 1 s--> gathering --all timelines are here, or until--> over
 struct Closing {
   enum class Stage : uint8_t {
-    telling,   // the launcher hears of this rank's error before the peers may end because of it
-    gathering  // the farewell is said; rank 0 waits for the timelines of the others
+    telling,   // the launcher gets this rank's error before the peers may end because of it
+    gathering  // the farewell is sent; rank 0 waits for the timelines of the others
   };
-  /// A store that stands still holds closing up no longer.
+  /// Closing waits at most this long for a store that does not answer.
   static constexpr Clock::duration kLongestTelling = std::chrono::seconds(1);
 
   Stage stage = Stage::telling;
   Farewell farewell;        // how far this rank went
-  Clock::time_point until;  // of this stage
+  Clock::time_point until;  // end of this stage
 };
 
 }  // namespace tutti

@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// The timelines of all ranks, as they come to rank 0 in parts when the communicator closes. Pure.
+/// The timelines of all ranks, which arrive at rank 0 in parts when the communicator closes. Pure.
 class Gathering {
  public:
   Gathering(int rank, int size)
@@ -16,7 +16,7 @@ class Gathering {
         missing_(size - 1),
         rank_(rank) {}
 
-  /// An empty part is the last one of that rank.
+  /// Adds a part. An empty part is the last one of that rank.
   void on_part(int from, std::span<const std::byte> part) {
     auto& timeline = timelines_[static_cast<size_t>(from)];
     if (part.empty())
@@ -24,20 +24,20 @@ class Gathering {
     else
       timeline.append(reinterpret_cast<const char*>(part.data()), part.size());
   }
-  /// Nothing more comes from that rank.
+  /// Called when nothing more arrives from that rank.
   void on_end(int from) {
     if (from == rank_ || is_whole_[static_cast<size_t>(from)]) return;
     is_whole_[static_cast<size_t>(from)] = true;
     --missing_;
   }
-  /// Takes what this rank recorded.
+  /// Sets what this rank recorded.
   void set_own(std::string timeline) {
     timelines_[static_cast<size_t>(rank_)] = std::move(timeline);
     has_own_ = true;
   }
   bool has_own() const { return has_own_; }
   bool is_whole() const { return missing_ == 0; }
-  /// Each rank's; empty for one that sent nothing.
+  /// Returns each rank's timeline, empty for a rank that sent nothing.
   const std::vector<std::string>& timelines() const { return timelines_; }
 
  private:

@@ -15,8 +15,8 @@ void Inquiry::open(int peer, const std::string& seen, Clock::time_point now) {
   next_look_ = now + kBetweenLooks;
 }
 
-// The first member in the record that failed, or the peer however it ended. A rank that has said
-// goodbye is passed over, however it ended later.
+// Takes the first member in the record that failed, or the peer however it ended. A rank that has
+// said goodbye is skipped, however it ended later.
 void Inquiry::on_deaths(const KnownDeaths& known, const Context& context, const Peers& peers) {
   if (known.is_all) until_ = std::min(until_, opened_ + kLongestWithoutRecord);
   for (const auto& death : known.deaths) {

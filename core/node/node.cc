@@ -76,7 +76,8 @@ bool Node::step(Batch& batch, Clock::time_point now) {
     if (!is_dead()) backend_.progress();
     moved = true;
   }
-  // A new phase is a move: what waits must be looked at once more, and then nothing wakes it.
+  // A new phase counts as a move: everything that waits must be checked once more, and nothing else
+  // would cause that.
   return moved || phase_ != before;
 }
 
@@ -85,7 +86,8 @@ bool Node::take(Batch& batch, Clock::time_point now) {
   if (batch.deaths && phase_ == Phase::inquiring)
     inquiry_.on_deaths(*batch.deaths, context_, peers_);
   batch.deaths.reset();
-  // The batch is emptied first, because a throw ends all that it leaves here.
+  // Empties the batch first. If something throws, its entries are failed and must not be taken
+  // again.
   taken_.clear();
   taken_.swap(batch.operations);
   joining_.clear();
@@ -104,12 +106,12 @@ bool Node::take(Batch& batch, Clock::time_point now) {
     if (const auto* why = why_never(*entry))
       outside_.finish({&entry, 1}, why);
     else if (!deferred_.empty())
-      deferred_.push_back(entry);  // it counts after them
+      deferred_.push_back(entry);  // it must come after them
     else
       scheduler_->join(entry, now);
   }
-  // A join that came before the close counts, so what was submitted is taken first. An inquiry ends
-  // before this rank closes, so that its peers hear what it found.
+  // A join that was submitted before the close counts, so submitted operations are taken first. An
+  // inquiry ends before this rank closes, so its peers learn the result.
   if (batch.closes && phase_ != Phase::inquiring && phase_ != Phase::closing &&
       phase_ != Phase::over)
     begin_closing(batch.error, now);
@@ -118,10 +120,10 @@ bool Node::take(Batch& batch, Clock::time_point now) {
 
 // --- tensors behind a stream that waits ---------------------------------------------------------
 
-// A tensor that its stream makes after it has waited for another tensor's Work must not be in one
-// bucket with that tensor, nor in a bucket before: the bucket would wait for itself, on the device,
-// where no timeout of this class looks. So the scheduler gets it when that Work is done; its
-// contents cannot be there before.
+// A tensor's stream may have waited for another tensor's Work before it makes this tensor. The two
+// must not be in one bucket, nor this one in an earlier bucket: the bucket would wait for itself on
+// the device, where no timeout of this class looks. So the scheduler gets this tensor when that
+// Work is done. Its contents cannot be there before.
 bool Node::take_deferred(Clock::time_point now) {
   if (phase_ == Phase::inquiring) return false;
   bool others_wait = false;
@@ -153,7 +155,7 @@ bool Node::take_deferred(Clock::time_point now) {
 
 // --- what can be done and what waits ------------------------------------------------------------
 
-// Why an operation that is submitted now cannot end.
+// Returns why an operation that is submitted now can never complete, or null if it may.
 const Error* Node::why_never(const Entry& entry) const {
   return refusal_ ? &*refusal_ : scheduler_->departure_that_ends(entry);
 }
@@ -173,7 +175,7 @@ Error Node::why_blocking_failed(const Error* reason) const {
   if (broken_) return *broken_;
   if (reason != nullptr) return *reason;
   if (const auto* why = why_blocking_never_ends()) return *why;
-  // The link of a rank that had left may have ended before all that this rank sent had come.
+  // The link of a rank that left may have ended before everything that this rank sent had arrived.
   if (const auto* departure = peers_.first()) return departure->error;
   return Error(ErrorCode::internal, fmt::format("rank {}: \"{}\" failed although no rank was lost",
                                                 context_.rank, blocking_.name()));
@@ -203,7 +205,7 @@ Clock::time_point Node::wake_at() const {
   return Clock::time_point::max();
 }
 
-// The plan is looked at only while operations go on.
+// The plan is checked only while operations go on.
 Clock::time_point Node::wake_at_for_driver() const {
   return operations_go_on() ? std::min(wake_at(), scheduler_->next_look()) : wake_at();
 }
@@ -224,7 +226,7 @@ RankStatus Node::status() const {
   return status;
 }
 
-// Probes and reports, only while something is pending.
+// Sends pings and reports, only while something is pending.
 void Node::watch(Clock::time_point now) {
   if (!pending()) {
     overseer_.rest(now);

@@ -25,10 +25,10 @@
 
 namespace tutti {
 
-/// Decides what one rank of a communicator does: takes what the program submitted, talks with the
-/// other ranks, starts operations on the backend and says what is over. It has no thread, no lock
-/// and no clock: one caller at a time brings it what happened and what time it is. It calls the
-/// Backend, which never waits, and the Outside.
+/// Decides what one rank of a communicator does. It takes submitted operations, exchanges messages
+/// with the other ranks, starts operations on the backend and finishes those that are over. It has
+/// no thread, no lock and no clock: one caller at a time passes in the events and the time. It
+/// calls the Backend, which never waits, and the Outside.
 class Node {
  public:
   struct Ports {
@@ -37,71 +37,75 @@ class Node {
     Timeline& timeline;
     Statistics& counting;
   };
-  /// `options` and `context` outlive the node.
+  /// `options` and `context` must outlive the node.
   Node(const Options& options, const Context& context, Ports ports);
 
-  /// All ranks have met.
+  /// Called when all ranks have met.
   void start() { become(Phase::running); }
-  /// Instead of start(): the ranks do not meet after all.
+  /// Replaces start() if the ranks do not meet.
   void abandon();
 
-  /// Holds what has come since the last step.
+  /// The events since the last step.
   struct Batch {
     std::vector<Entry*> operations;  // in the order in which they were submitted
     std::vector<Entry*> joins;
     bool closes = false;      // the program closes its communicator; set in every step from then on
-    std::string error = {};   // because of which it does; empty: of its own accord
-    bool is_watched = false;  // the peers are watched though nothing is pending
-    bool is_told = false;     // what Outside::tell_launcher() asked for is done
+    std::string error = {};   // the error that made it close; empty: none
+    bool is_watched = false;  // the peers are watched even if nothing is pending
+    bool is_told = false;     // Outside::tell_launcher() has succeeded or failed
     std::optional<KnownDeaths> deaths = {};  // the news since the last step
   };
-  /// Does what follows from the batch, from what the backend has received and from the time. True:
-  /// something moved, so that another step may find more to do. False: the caller may sleep, if
-  /// arm() agrees, until the backend's descriptor is readable, a new batch is there, or wake_at().
-  /// The lists in `batch` are empty afterwards. What is thrown goes to on_thrown().
+  /// Handles the batch, what the backend has received, and the time. Returns true if something
+  /// moved; another step may find more to do then. If it returns false and arm() agrees, the caller
+  /// may sleep until the backend's descriptor is readable, a new batch is there, or wake_at(). The
+  /// lists in `batch` are empty afterwards. The caller must pass exceptions to on_thrown().
   bool step(Batch& batch, Clock::time_point now);
-  /// The exception that is being handled, as the error that ends the communicator.
+  /// Returns the exception that is being handled as the error that ends the communicator.
   Error error_of_exception() const;
-  /// Something was thrown in a call of the node: the communicator ends on all ranks because of
+  /// Called after an exception in a call of the node. The communicator ends on all ranks because of
   /// `error`. Throws nothing.
   void on_thrown(const Error& error) noexcept;
 
-  /// False: something came in meanwhile, so that the next step must not wait.
+  /// Prepares for sleep. Returns false if something arrived meanwhile, so the caller must step
+  /// again.
   bool arm();
-  /// When the next step is due though nothing comes.
+  /// Returns when the next step is due although nothing arrives.
   Clock::time_point wake_at() const;
-  /// The same for a thread that waits for a Work: it looks in time whether the plan still fits.
+  /// Does the same for a thread that waits for a Work, which must check in time whether the plan
+  /// still fits.
   Clock::time_point wake_at_for_driver() const;
 
   Phase phase() const { return phase_; }
-  /// Whether the backend is used no more.
+  /// Returns whether the backend is no longer used.
   bool is_dead() const { return phase_ == Phase::broken || phase_ == Phase::over; }
-  /// Whether something waits for other ranks, so that these are watched.
+  /// Returns whether something waits for other ranks, which must be watched then.
   bool pending() const;
-  /// Whether the next step goes on although nothing comes. A thread that stops stepping sees to it
-  /// that another one steps.
+  /// Returns whether the next step makes progress although nothing arrives. A thread that stops
+  /// stepping must then make another one step.
   bool can_go_on() {
     return posted_ || submitted_late_ || (operations_go_on() && scheduler_->can_go_on());
   }
-  /// The error that broke the communicator; null: none did.
+  /// Returns the error that broke the communicator, or null.
   const Error* broken() const { return broken_ ? &*broken_ : nullptr; }
-  /// Why the blocking call under way can never end; null: it may end.
+  /// Returns why the running blocking call can never complete, or null if it may.
   const Error* why_blocking_never_ends() const;
-  /// Whether the cause of the blocking call's failure may still come: a link's end is looked into,
-  /// or the backend failed without a word before this rank has read who is gone. Step until it is
-  /// not. `reason`: the failure of its operation; null: the backend gives none. `since`: it failed.
+  /// Returns whether the cause of a blocking call's failure may still arrive. Either the end of a
+  /// link is being looked into, or the backend failed without a reason before this rank has learned
+  /// which rank is gone. The caller steps until this is false. `reason` is the failure of the
+  /// operation, null if the backend gives none. `since` is when the call failed.
   bool may_hear_why(const Error* reason, Clock::time_point since, Clock::time_point now) const;
-  /// The error with which the blocking call then ends.
+  /// Returns the error with which the blocking call fails after that.
   Error why_blocking_failed(const Error* reason) const;
-  /// When to ask may_hear_why() again if no step has moved; max() while only steps can tell.
+  /// Returns when to ask may_hear_why() again if no step moves; max() while only steps can change
+  /// it.
   Clock::time_point hears_no_more_at(Clock::time_point since) const {
     return phase_ == Phase::inquiring ? Clock::time_point::max() : since + kLongestSilence;
   }
-  /// Why a blocking call cannot begin; null: it may.
+  /// Returns why a blocking call cannot begin, or null if it may.
   const Error* why_none_begins() const { return refusal_ ? &*refusal_ : nullptr; }
-  /// Whether this rank was healthy until it closed, so that its peers are told goodbye.
+  /// Returns whether this rank was healthy until it closed, so that it says goodbye to its peers.
   bool may_say_goodbye() const { return phase_ == Phase::over && !broken_ && !is_abandoned_; }
-  /// On rank 0, once it is over: the timelines of all ranks.
+  /// Returns the timelines of all ranks. Only rank 0 has them, once it is over.
   const Gathering& gathering() const { return gathering_; }
 
   BlockingCalls& blocking() { return blocking_; }
@@ -109,7 +113,7 @@ class Node {
   const Scheduler& scheduler() const { return *scheduler_; }
   const Peers& peers() const { return peers_; }
   uint64_t negotiation_messages() const { return negotiation_messages_; }
-  /// " while \"x\" was in flight"; empty: nothing is.
+  /// Returns " while \"x\" was in flight", or an empty text if nothing is.
   std::string in_flight() const;
 
   /// The cause of a link's end is looked for no longer than this.
@@ -155,8 +159,8 @@ class Node {
 
   Phase phase_ = Phase::forming;
   bool is_abandoned_ = false;
-  std::optional<Error> broken_;   // what ended it, in broken and in over
-  std::optional<Error> refusal_;  // in closing, broken and over: why nothing begins any more
+  std::optional<Error> broken_;   // error that ended it; set in broken and in over
+  std::optional<Error> refusal_;  // why nothing begins any more; set in closing, broken and over
   Peers peers_;
   Inquiry inquiry_;
   Overseer overseer_;
@@ -165,10 +169,10 @@ class Node {
   Closing closing_;
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<Entry*> deferred_;  // until what their streams wait for is done
+  std::vector<Entry*> deferred_;  // wait until the Works that their streams wait for are done
   std::deque<std::vector<std::byte>> loopback_;
-  std::vector<Entry*> taken_, joining_;  // of the batch, in take()
-  std::vector<std::byte> message_;       // in handle_messages()
+  std::vector<Entry*> taken_, joining_;  // of the batch, used in take()
+  std::vector<std::byte> message_;       // buffer of handle_messages()
   bool posted_ = false;                  // this step posted a control message
   bool submitted_late_ = false;          // this step submitted operations after it had advanced
   bool is_watched_ = false;

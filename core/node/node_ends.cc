@@ -1,5 +1,5 @@
-// Ranks end here: this rank tells its peers that it closes, hears that a peer does, and fails what
-// is pending when a peer dies or a fault comes.
+// How ranks end. This rank announces to its peers that it closes, learns that a peer closes, and
+// fails pending operations when a peer is lost or a fault arrives.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@ namespace tutti {
 
 // --- a peer closes ------------------------------------------------------------------------------
 
-// `why`: the error because of which that rank closed; empty: none is known.
+// `why` is the error because of which that rank closed; empty: none is known.
 Error Node::left_error(int rank, const std::string& why) const {
   std::string text;
   if (why.empty())
@@ -30,8 +30,8 @@ Error Node::left_error(int rank, const std::string& why) const {
   return Error(ErrorCode::peer_left, text).with_rank(rank);
 }
 
-// Operations that rank `from` has finished end here too. All others that need it fail now, and not
-// when its connection ends, which shared memory would not even notice.
+// Operations that rank `from` has finished complete here too. All others that need it fail now,
+// without waiting for the end of its connection, which shared memory would not even notice.
 void Node::on_farewell(int from, Farewell farewell) {
   if (is_dead() || peers_.departure_of(from) != nullptr) return;
   overseer_.left(from);
@@ -55,7 +55,8 @@ void Node::handle_peer_events(Clock::time_point now) {
     if (state == Peers::State::here) continue;
     overseer_.left(event->peer);
     gathering_.on_end(event->peer);
-    // It said so before; a plain goodbye promises nothing.
+    // A farewell of this rank was received before, if it sent one. A goodbye alone does not say
+    // which operations it finished.
     if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {});
     if (state != Peers::State::lost || !operations_go_on()) continue;
     inquiry_.open(event->peer, event->detail, now);
@@ -64,7 +65,7 @@ void Node::handle_peer_events(Clock::time_point now) {
   }
 }
 
-// A third rank may tell of the cause in a fault; then this rank is broken before it looks.
+// A third rank may send the cause in a fault. Then this rank is broken before it looks.
 void Node::inquire(Clock::time_point now) {
   const int peer = inquiry_.peer();
   const auto process =
@@ -79,8 +80,8 @@ void Node::inquire(Clock::time_point now) {
   fault(blame_for(error, now), true);
 }
 
-// The first cause: a rank that was lost because another one had closed before is none, unless an
-// operation that is pending here still needs it.
+// Returns the first cause. A rank that was lost after another one had closed is not the cause,
+// unless a pending operation of this rank still needs it.
 Error Node::blame_for(const Error& lost, Clock::time_point now) {
   if (peers_.first() == nullptr) return lost;
   scheduler_->advance(now);
@@ -100,9 +101,9 @@ void Node::fault(const Error& error, bool tell_others) {
     auto message = begin_message(MessageType::fault);
     encode(message, error);
     send_to_all(message);
-    // The messages just posted should leave before the transport is shut, as far as they can
-    // without waiting for a peer to read; and a peer that sends without end does not keep this
-    // rank here.
+    // The fault messages should leave before the transport is shut down, as far as they can without
+    // waiting for a peer to read. The number of rounds is limited, so that a peer that sends
+    // without end does not hold this rank here.
     constexpr int kMostRounds = 100;
     for (int round = 0; round < kMostRounds && backend_.progress(); ++round) {
     }
@@ -110,7 +111,7 @@ void Node::fault(const Error& error, bool tell_others) {
   break_off(error);
 }
 
-// This rank sends nothing after it and reads nothing.
+// After this call, this rank sends and reads nothing.
 void Node::break_off(const Error& error) {
   if (phase_ == Phase::inquiring) outside_.stop_asking();
   refusal_ = error;
@@ -121,8 +122,8 @@ void Node::break_off(const Error& error) {
   finish_breaking(error);
 }
 
-// The door is shut last: a thread whose call is refused frees its tensors, and operations that it
-// submitted before may work on these until they are over.
+// The door is shut last. A thread whose call is refused frees its tensors, and operations that it
+// submitted before may use them until they are over.
 void Node::finish_breaking(const Error& error) {
   fail_all(error);
   outside_.set_door(Door::broken, error);
@@ -150,7 +151,7 @@ void Node::on_thrown(const Error& error) noexcept {
   try {
     fault(error, true);
   } catch (...) {
-    // The peers see this rank's end instead of reading of it.
+    // The peers see this rank's end instead of reading its fault message.
   }
   try {
     if (!is_dead())
@@ -158,12 +159,12 @@ void Node::on_thrown(const Error& error) noexcept {
     else if (phase_ == Phase::broken)
       finish_breaking(*refusal_);
   } catch (...) {
-    // Without memory even for this, what is pending ends when the program closes.
+    // Without memory even for this, pending operations end when the program closes.
   }
 }
 
-// The Outside knows every pending operation, whichever list has it; so none is forgotten, not even
-// one that was between two lists when something was thrown.
+// The Outside knows every pending operation, whichever list has it. So it also fails an operation
+// that was between two lists when something was thrown.
 void Node::fail_all(const Error& error) {
   scheduler_->drop();
   deferred_.clear();
@@ -197,7 +198,7 @@ void Node::begin_closing(const std::string& error, Clock::time_point now) {
   closing_.until = is_asked ? now + Closing::kLongestTelling : now;
 }
 
-// The launcher hears of this rank's error before the peers do, as they may end because of it.
+// The launcher receives this rank's error before the peers do, since they may end because of it.
 void Node::go_on_closing(bool is_told, Clock::time_point now) {
   if (closing_.stage == Closing::Stage::telling) {
     if (!is_told && now < closing_.until) return;
@@ -214,7 +215,7 @@ void Node::go_on_closing(bool is_told, Clock::time_point now) {
   become(Phase::over);
 }
 
-// Rank 0 gathers what the others recorded.
+// Sends what this rank recorded to rank 0, which gathers it.
 void Node::send_timeline() {
   gathering_.set_own(timeline_.stop());
   if (context_.rank == 0) return;

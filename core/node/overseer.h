@@ -16,9 +16,9 @@
 
 namespace tutti {
 
-/// Watches what is pending: says which ranks to ask whether they are alive, what to report, and
-/// what ends because a rank is silent, because calls never meet or because it takes too long. It
-/// looks only while something is pending.
+/// Watches pending operations. It decides which ranks to ping, what to report, and what fails
+/// because a rank is silent, because calls never meet, or because it takes too long. It looks only
+/// while something is pending.
 class Overseer {
  public:
   Overseer(const Options& options, const Context& context, Outside& outside);
@@ -29,25 +29,25 @@ class Overseer {
     statuses_[static_cast<size_t>(rank)] = std::move(status);
   }
 
-  /// Shows what waits on this rank, as the node has it.
+  /// The pending operations of this rank, from the node.
   struct Pending {
     const Scheduler& scheduler;
-    const Coordinator* coordinator;  // null but on rank 0
+    const Coordinator* coordinator;  // null except on rank 0
     const BlockingCalls& blocking;
     Backend& backend;
-    std::function<RankStatus()> own;         // where this rank is
+    std::function<RankStatus()> own;         // this rank's status
     std::function<std::string()> in_flight;  // see Node::in_flight()
   };
   struct Verdict {
     std::vector<int> ping;
     std::optional<Error> fault;  // it ends the communicator
   };
-  /// Whether look() is due.
+  /// Returns whether look() is due.
   bool is_due(Clock::time_point now) const { return now >= next_; }
   Verdict look(const Pending& pending, Clock::time_point now);
-  /// Nothing is pending.
+  /// Called when nothing is pending.
   void rest(Clock::time_point now);
-  /// When look() is due though nothing comes.
+  /// Returns when look() is due although nothing arrives.
   Clock::time_point wake_at() const {
     return next_ == Clock::time_point::min() ? Clock::time_point::max() : next_;
   }
@@ -69,10 +69,11 @@ class Overseer {
   Outside& outside_;
   Liveness liveness_;
   StallClock stall_clock_;
-  // Maps what waits to the seconds after which that was reported last; 0: not yet.
+  // Maps each pending name to the seconds that it had waited at its last report; 0: not reported
+  // yet.
   std::unordered_map<std::string, double> reported_;
-  std::vector<std::optional<RankStatus>> statuses_;  // as each peer told in its last pong
-  std::string never_meets_;                          // what seems never to end
+  std::vector<std::optional<RankStatus>> statuses_;  // from each peer's last pong
+  std::string never_meets_;  // error text about calls that seem never to meet
   Clock::time_point never_meets_since_;
   Clock::time_point next_ = Clock::time_point::min();  // when to look; min: nothing was pending
 };

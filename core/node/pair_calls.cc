@@ -7,7 +7,7 @@
 namespace tutti {
 
 Error named(const Error& error, std::string_view name) {
-  name = name.substr(0, name.find('\n'));  // send and recv: the peer is behind it, see entry_key()
+  name = name.substr(0, name.find('\n'));  // the peer may follow the name, see entry_key()
   if (!error.tensor().empty() || name.empty()) return error;
   const bool is_prefixed =
       error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;
@@ -32,7 +32,7 @@ void PairCalls::advance(Part& part) {
   if (part.state != OperationState::pending || part.left) return;
   const auto* departure = peers_.departure_of(part.peer);
   if (departure == nullptr) return;
-  // All that the other rank wrote before it left is here, and nothing more comes.
+  // All that the other rank wrote before it left is here, and nothing more will arrive.
   part.state = part.operation->advance();
   if (part.state != OperationState::pending) return;
   part.left = departure->error;

@@ -9,26 +9,26 @@
 
 namespace tutti {
 
-/// The error of the operation called `name`: its text names the operation where it speaks of the
-/// communicator alone, and its tensor is that name unless it has one.
+/// Returns the error as the operation called `name` throws it. A text that speaks of the
+/// communicator alone gets the name in front. The error's tensor becomes `name` unless it has one.
 Error named(const Error& error, std::string_view name);
 
-/// The sends and receives of one blocking call, as one operation: over when each of them is. One
-/// whose other rank has left is cancelled once what that rank sent before is used up; the others go
-/// on, because their ranks wait for them. Owned by the call, which lets go of the parts before it
-/// gives the token back.
+/// The sends and receives of one blocking call, as one operation that is over when each of them is.
+/// If a part's other rank has left, the part is cancelled once all data from that rank is used up.
+/// The other parts go on, because their ranks wait for them. The call owns this and releases the
+/// parts before it gives the token back.
 class PairCalls final : public Operation {
  public:
   static constexpr size_t kMost = 2;
   explicit PairCalls(const Peers& peers) : peers_(peers) {}
 
-  /// `peer`: the other rank. A null operation is done.
+  /// `peer` is the other rank. A null operation counts as done.
   void add(std::string_view name, int peer, OperationPtr operation);
 
   void release() override;
   OperationState advance() override;
   void cancel() override;
-  /// The first part's that failed with a reason.
+  /// Returns the error of the first part that failed with a reason, or null.
   const Error* failure() const override;
   bool lacks_ranks() const override;
 
@@ -38,7 +38,7 @@ class PairCalls final : public Operation {
     int peer = -1;
     OperationPtr operation;
     OperationState state = OperationState::done;
-    std::optional<Error> left;  // its other rank has, and it is cancelled
+    std::optional<Error> left;  // set if its other rank has left and it was cancelled
   };
   void advance(Part& part);
 

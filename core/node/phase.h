@@ -11,17 +11,17 @@ namespace tutti {
 /// these edges:
 ///
 ///   forming   -> running    all ranks have met
-///   forming   -> over       they do not meet: it is abandoned
-///   running   -> departing  a farewell is heard
+///   forming   -> over       the ranks do not meet, so it is abandoned
+///   running   -> departing  a farewell arrives
 ///   running   -> inquiring  a link ended without a farewell
 ///   running   -> closing    the program closes
 ///   running   -> broken     a fault
 ///   departing -> inquiring  a link ended without a farewell
 ///   departing -> closing    the program closes
 ///   departing -> broken     a fault
-///   inquiring -> broken     the cause is found, or not found in time, or a peer tells of a fault
+///   inquiring -> broken     the cause is found, or not found in time, or a peer sends a fault
 ///   closing   -> broken     a fault
-///   closing   -> over       the launcher is told, the timelines are gathered
+///   closing   -> over       the launcher knows, the timelines are gathered
 ///   broken    -> over       the program closes
 ///
 ///   forming --> running --> departing          from running and departing: --> closing
@@ -30,11 +30,11 @@ namespace tutti {
 ///      |                  |
 ///      +--> over <----- broken <---- closing --> over
 enum class Phase : uint8_t {
-  forming,    // the ranks meet; nothing is taken yet
+  forming,    // the ranks meet; no operation is accepted yet
   running,    // all ranks are here
-  departing,  // a rank has said farewell: what it has finished still ends
+  departing,  // a rank has said farewell; operations that it finished still complete
   inquiring,  // a link ended without a farewell, and the cause is not known yet
-  closing,    // this rank closes: it takes part in no operation any more
+  closing,    // this rank closes and takes part in no operation any more
   broken,     // an error has ended the communicator on all ranks
   over        // closed, for good
 };
@@ -42,9 +42,9 @@ inline constexpr int kPhaseCount = 7;
 
 /// An edge of the drawing.
 using PhaseEdge = std::pair<Phase, Phase>;
-/// All of them.
+/// Returns all of them.
 std::span<const PhaseEdge> phase_edges();
-/// Whether the drawing has this edge.
+/// Returns whether the drawing has this edge.
 bool may_follow(Phase from, Phase to);
 std::string_view to_string(Phase phase);
 

@@ -15,26 +15,29 @@ namespace tutti {
 
 using WorkCallback = std::function<void(std::exception_ptr)>;
 
-/// The end of a Work has three kinds of threads: those that finish its parts, those that wait, and
-/// those that want to be called.
+/// The end of a Work. Three kinds of threads take part in it: those that finish its parts, those
+/// that wait, and those that register callbacks.
 ///
 ///   pending --finish_part, all but the last--> pending --the last part--> done --reuse--> pending
 ///
-/// A callback is called once: by whoever ends the last part if it came before the end, else by the
-/// thread that brings it. One that runs, or is in another thread's hands, may drop the last handle.
+/// A callback runs once. If it was registered before the end, the thread that finishes the last
+/// part hands it over; otherwise the registering thread runs it. A callback that runs, or is in
+/// another thread's hands, may drop the last handle.
 template <class Sync = Threads>
 class CompletionOf {
  public:
   explicit CompletionOf(int parts) : parts_left_(parts) {}
 
   bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Once it is done, the error stays as it is. A thread has seen it then.
+  /// Returns the error and marks it as seen. Requires that the Work is done; the error is constant
+  /// then.
   const std::optional<Error>& see_error() {
     seen_.store(true, std::memory_order_relaxed);
     Sync::reads(&error_);
     return error_;
   }
-  /// The error that no thread has seen, or null. Once it is done, or by the only handle.
+  /// Returns the error if no thread has seen it, else null. Requires that the Work is done, or that
+  /// the caller has the only handle.
   const Error* unseen_error() const {
     Sync::reads(&error_);
     return error_ && !seen_.load(std::memory_order_relaxed) ? &*error_ : nullptr;
@@ -45,8 +48,8 @@ class CompletionOf {
     return error_ ? std::make_exception_ptr(*error_) : nullptr;
   }
 
-  /// One part is over; a second error is dropped. True if it was the last one: then `open` was
-  /// called just before the end, and the callbacks are handed over.
+  /// Finishes one part. A second error is dropped. Returns true for the last part: `open` was then
+  /// called just before the end, and `callbacks` has the callbacks that must run.
   template <class Open>
   bool finish_part(std::optional<Error> error, std::vector<WorkCallback>& callbacks,
                    Open open) noexcept {
@@ -64,8 +67,8 @@ class CompletionOf {
     return true;
   }
 
-  /// True: the callback is kept until the end. False: it is done already, and the callback is the
-  /// caller's to call, with exception().
+  /// Returns true if the callback is kept until the end. Returns false if the Work is done already;
+  /// the caller then calls the callback with exception().
   bool then(WorkCallback& callback) {
     const std::lock_guard lock(mutex_);
     if (!done_.load(std::memory_order_relaxed)) {
@@ -78,8 +81,8 @@ class CompletionOf {
     return false;
   }
 
-  /// Begins anew; the caller has the only handle. The lock brings what the others have done with
-  /// theirs.
+  /// Starts again with `parts` parts. The caller has the only handle. The lock makes visible what
+  /// other threads have done with their handles.
   void reuse(int parts) {
     const std::lock_guard lock(mutex_);
     parts_left_.store(parts, std::memory_order_relaxed);

@@ -10,15 +10,15 @@
 
 namespace tutti {
 
-/// A rank that closed, and how far it went.
+/// A rank that closed, and how far it got.
 struct Departure {
   int rank;
   Farewell farewell;
-  Error error;      // for what needs more of that rank
-  std::string why;  // the error because of which it closed; empty: none is known
+  Error error;      // for operations that need more of that rank
+  std::string why;  // the error that made it close; empty: none is known
 };
 
-/// Knows what became of each other rank, and who left first. Pure.
+/// Knows the state of each other rank, and who left first. Pure.
 ///
 ///   here --farewell--> leaving --its link ends--> left
 ///    |  \--its link says goodbye----------------> left
@@ -28,20 +28,21 @@ class Peers {
   enum class State : uint8_t { here, leaving, left, lost };
   explicit Peers(int size) : states_(static_cast<size_t>(size), State::here) {}
 
-  /// False: that rank has departed already, and nothing changes.
+  /// Returns false if that rank has departed already; nothing changes then.
   bool on_farewell(Departure departure);
-  /// The state that follows; `here` if the link's end was known before.
+  /// Returns the new state, or `here` if the link's end was known before.
   State on_end(int rank, PeerEvent::Kind kind);
 
   State state(int rank) const { return states_[static_cast<size_t>(rank)]; }
-  /// Whether its link has ended, so that nothing reaches it.
+  /// Returns whether its link has ended, so nothing reaches it any more.
   bool is_gone(int rank) const { return state(rank) == State::left || state(rank) == State::lost; }
-  /// In the order in which they were heard of.
+  /// Returns the departures in the order in which their farewells arrived.
   const std::vector<Departure>& departures() const { return departures_; }
-  /// Null: no rank has left.
+  /// Returns the first departure, or null if no rank has left.
   const Departure* first() const { return departures_.empty() ? nullptr : &departures_.front(); }
   const Departure* departure_of(int rank) const;
-  /// The first that left before it finished this blocking call of all ranks; null: none.
+  /// Returns the first departure of a rank that had not finished this blocking call of all ranks,
+  /// or null.
   const Departure* departure_before_blocking(uint64_t call) const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-/// Says what of a plan comes next, and when it ends. Pure: it launches nothing and tells nobody.
+/// Decides what of a plan comes next and when the plan ends. Pure: it launches and sends nothing.
 ///
 ///   none       --begin()-------------------------------> following
 ///   following  --this rank vetoes its next bucket------> vetoed
@@ -17,27 +17,27 @@ namespace tutti {
 ///   following, vetoed, abandoned --a vetoed bucket is over--> collapsed
 ///   collapsed  --end(): nothing of the plan is under way----> none
 ///
-/// following   Buckets are launched strictly in order. A veto of another rank for bucket N makes
-///             this rank veto too when N is its next one: until then all that N's peers need of
-///             this rank is still launched. A veto for a plan that this rank has not heard of yet
-///             is kept: the answer that begins the plan is still on its way from rank 0.
+/// following   Buckets are launched strictly in order. If another rank vetoes bucket N, this rank
+///             vetoes it too when N is its next one. Before that it still launches every bucket
+///             that the other ranks need of it. A veto may arrive before the answer of rank 0 that
+///             begins the plan; it is kept until then.
 /// vetoed      This rank has launched its next bucket with a veto, and launches no more.
-/// abandoned   What the plan holds fails, and nobody vetoes: the plan stays until the communicator
-///             ends.
-/// collapsed   The bucket that was vetoed is over, on every rank the same one: it and what was
-///             launched behind it never happened. What is still under way is cancelled.
+/// abandoned   A rank has left. The entries in the plan fail, and nobody vetoes. The plan stays
+///             until the communicator ends.
+/// collapsed   The vetoed bucket is over. It is the same bucket on every rank. It and the buckets
+///             that were launched after it never happened, and those that still run are cancelled.
 class PlanFollower {
  public:
   enum class State : uint8_t { none, following, vetoed, abandoned, collapsed };
   enum class Next : uint8_t {
     nothing,
-    launch,     // the next bucket, with data
-    veto,       // it: the plan does not fit
-    reordered,  // veto it: the tensors have become ready in another order for long
+    launch,     // launch the next bucket, with data
+    veto,       // launch it with a veto: the plan does not fit
+    reordered,  // veto it: the tensors have long become ready in another order
     unused,     // veto it: the program has gone on to other tensors
   };
-  static constexpr int kMostRunning = 8;     // buckets
-  static constexpr int kMostBesidePlan = 4;  // answers, for each step of patience()
+  static constexpr int kMostRunning = 8;     // buckets at once
+  static constexpr int kMostBesidePlan = 4;  // answers per step of patience()
 
   PlanFollower(int rank, int size) : rank_(rank), size_(size) {}
 
@@ -49,15 +49,16 @@ class PlanFollower {
   /// Throws DamagedMessage if there is a plan.
   void begin(Plan plan);
   void on_veto(const Veto& veto);
-  /// True: the plan takes it.
+  /// Returns true if the plan takes the entry.
   bool offer(Entry* entry) {
     return has_plan() && state_ != State::collapsed && replay_->offer(entry);
   }
-  /// An answer has launched allreduces beside the plan.
+  /// Counts an answer that launches allreduces beside the plan.
   void answered_beside() { ++beside_; }
 
-  /// Says what to do now, while so many buckets are under way. `arrived()` says whether the input
-  /// of the next bucket is in host memory; it is asked if all of its entries are here.
+  /// Decides what to do now, while `running` buckets are under way. `arrived()` returns whether the
+  /// input of the next bucket is in host memory. It is called only if all entries of that bucket
+  /// are here.
   template <class Arrived>
   Next next(Clock::time_point now, int running, Arrived&& arrived) {
     wake_at_ = Clock::time_point::max();
@@ -69,54 +70,57 @@ class PlanFollower {
     }
     return is_stuck(now) ? Next::veto : Next::nothing;
   }
-  /// Whether next() says anything else than `nothing`, but for what only the time brings.
+  /// Returns whether next() would launch or veto now, apart from vetoes that come with time.
   template <class Arrived>
   bool can_go_on(int running, Arrived&& arrived) const {
     return state_ == State::following && running < kMostRunning &&
            (must_veto() || (replay_->ready() && arrived()));
   }
-  /// Says when next(), which said `nothing`, may say more although nothing has come.
+  /// Valid after next() returned `nothing`: returns when its answer may change although nothing
+  /// arrives.
   Clock::time_point wake_at() const { return wake_at_; }
-  /// When a thread that waits should look whether the plan fits.
+  /// Returns when a waiting thread should check whether the plan fits.
   Clock::time_point look_at() const {
     const bool looks =
         state_ == State::following && replay_->holds_waiting() && replay_->lacks_some();
     return looks ? next_look_ : Clock::time_point::max();
   }
-  /// Whether this rank knows of no veto of another rank for the next bucket, so that it is the one
-  /// to tell.
+  /// Returns whether this rank must announce a veto of the next bucket, because it knows of no
+  /// other rank's veto for it.
   bool is_first_to_veto() const { return !veto_seen_ || *veto_seen_ > replay_->next_sequence(); }
 
-  /// The next bucket was launched, with data.
+  /// Called when the next bucket was launched with data.
   void launched() {
     beside_ = 0;
     replay_->launched();
   }
-  /// The next bucket was launched with a veto, for this reason.
+  /// Called when the next bucket was launched with a veto, for this reason.
   void vetoed_here(Next why);
-  /// A vetoed bucket is over. False: it came behind one that was known to be vetoed.
+  /// Called when a vetoed bucket is over. Returns false if an earlier bucket is known to be vetoed.
   bool collapse(uint64_t sequence);
-  /// A rank has left. Returns what waits in the plan, which holds it no more.
+  /// Called when a rank has left. Takes out and returns the entries that wait in the plan.
   std::vector<Entry*> abandon();
-  /// Nothing of a collapsed plan is under way. Returns all that it holds.
+  /// Called when nothing of a collapsed plan is under way. Forgets the plan and returns its
+  /// entries.
   std::vector<Entry*> end();
-  /// An entry is over; the plan holds it no more, if it did.
+  /// Called when an entry is over. The plan no longer holds it.
   void release(Entry* entry) {
     if (has_plan()) replay_->release(entry);
   }
   /// Forgets the plan.
   void drop();
 
-  /// Whether entries wait in the plan for their bucket.
+  /// Returns whether entries wait in the plan for their bucket.
   bool holds_waiting() const { return has_plan() && replay_->holds_waiting(); }
-  /// Tells how far this rank went, for its farewell: a plan, and the first bucket that it has not
-  /// launched or that never happened.
+  /// How far this rank got, for its farewell: a plan, and its first bucket that was not launched
+  /// here or never happened.
   struct Place {
     uint32_t plan = 0;
     uint64_t sequence = 0;
   };
   Place place() const;
-  /// A new plan is made after so many steps in another order, or without a tensor of the plan.
+  /// Rank 0 replaces the plan after this many steps in another order, or without a tensor of the
+  /// plan.
   int patience() const { return patience_; }
   int beside() const { return beside_; }
 
@@ -128,14 +132,14 @@ class PlanFollower {
   const int rank_, size_;
   State state_ = State::none;
   std::optional<Replay> replay_;
-  std::optional<uint64_t> veto_seen_;  // another rank vetoes this sequence
-  std::optional<Veto> early_veto_;     // of a plan that this rank has not heard of yet
+  std::optional<uint64_t> veto_seen_;  // another rank vetoes this bucket
+  std::optional<Veto> early_veto_;     // veto of a plan that has not begun here yet
   uint64_t collapsed_from_ = 0;        // buckets from here on are void
-  Place last_;                         // of the plan before
+  Place last_;                         // in the previous plan
   // Answers with allreduces since the plan's last bucket was launched.
   int beside_ = 0;
   int patience_ = 32;
-  // Evidence that the plan does not fit: when to look again, and when there will be some.
+  // Evidence that the plan does not fit: when to look for it again, and when there will be some.
   Clock::time_point next_look_, stuck_due_;
   Clock::time_point wake_at_ = Clock::time_point::max();
 };

@@ -14,10 +14,10 @@
 
 namespace tutti {
 
-/// The key under which a rank keeps an operation of two ranks. `peer`: or kFromAnyRank.
+/// Returns the key under which a rank keeps an operation of two ranks. `peer` may be kFromAnyRank.
 std::string pair_entry_key(std::string_view name, int64_t peer);
 
-/// One rank's end of a pair that sends and receives without asking; see PairLearner. Pure.
+/// One rank's end of a pair that sends and receives without asking rank 0; see PairLearner. Pure.
 ///
 ///   (asking) --an answer makes the pair--> ready <--launch, finish--> running
 ///   ready   --this rank leaves, or the peer left from the next use on--> left
@@ -25,7 +25,7 @@ std::string pair_entry_key(std::string_view name, int64_t peer);
 ///   running --the peer left from its use on: it is taken back----------> (asking)
 ///   left    --the next operation under its key-------------------------> (asking)
 ///
-/// A pair is left from a use on: the uses before run to their ends.
+/// A rank leaves a pair from a certain use on. The uses before that run to their ends.
 class PreparedPair {
  public:
   enum class State : uint8_t { ready, running, left };
@@ -37,16 +37,16 @@ class PreparedPair {
   bool sends() const { return sends_; }
   State state() const { return state_; }
   bool fits(const Signature& signature) const;
-  /// The use that this rank launches next. While one is running that is the one before.
+  /// Returns the use that this rank launches next. A running use is the one before.
   uint64_t next_use() const { return next_use_; }
-  /// Uses that are finished here.
+  /// Returns how many uses are finished here.
   uint64_t finished() const { return next_use_ - (state_ == State::running ? 1 : 0); }
-  /// Whether one of the two ranks asks rank 0 for this use.
+  /// Returns whether one of the two ranks asks rank 0 for this use.
   bool is_left_from(uint64_t use) const { return over_from_ <= use; }
   bool is_left_by_peer() const { return left_by_peer_.has_value(); }
-  /// Whether the peer, which said this farewell, has finished the use. A pair is in the farewell as
-  /// long as a use of it runs there. Before a rank forgets a pair it says how many uses it
-  /// finished.
+  /// Returns whether the peer, which sent this farewell, has finished the use. The farewell lists
+  /// the pair as long as a use of it runs there. Before a rank forgets a pair, it sends its number
+  /// of finished uses.
   bool peer_finished(uint64_t use, const Farewell& farewell) const {
     return use < farewell.uses_of(id_).value_or(left_by_peer_.value_or(0));
   }
@@ -55,14 +55,17 @@ class PreparedPair {
   uint64_t launch();
   /// running -> ready or left.
   void finish();
-  /// This rank leaves the pair from the next use on. False: one of the two has left it already.
+  /// Leaves the pair from the next use on. Returns false if one of the two ranks has done so
+  /// already.
   bool leave();
-  /// The peer leaves it from this use on. True: the use that runs here is to be cancelled.
+  /// The peer leaves the pair from this use on. Returns true if the use that runs here must be
+  /// cancelled.
   bool on_left(uint64_t use);
-  /// This rank asks its peer for the running use back. False: it has done so already.
+  /// Called before this rank asks its peer for the running use back. Returns false if it has done
+  /// so already.
   bool recall();
 
-  std::unique_ptr<Run> idle;  // kept for the next use
+  std::unique_ptr<Run> idle;  // Run of the last use, kept for the next one
 
  private:
   void settle() {
@@ -76,39 +79,40 @@ class PreparedPair {
   const DataType dtype_;
   const int64_t count_;
   State state_ = State::ready;
-  bool is_recalled_ = false;  // the running use
+  bool is_recalled_ = false;  // the peer was asked for the running use
   uint64_t next_use_ = 0;
-  // The first use that either rank asks for instead.
+  // The first use for which either rank asks rank 0 instead.
   uint64_t over_from_ = std::numeric_limits<uint64_t>::max();
-  // The peer has left the pair from this use on. The use before may still run there.
+  // The peer has left the pair from this use on. The use before it may still run there.
   std::optional<uint64_t> left_by_peer_;
 };
 
-/// The pairs of one rank. Pure: it says what to tell and to cancel.
+/// The pairs of one rank. Pure: it returns what to send and what to cancel.
 class PreparedPairs {
  public:
-  /// Rank 0 has answered an operation of two ranks, which this pair came with; -1: none did.
+  /// Called for each answer to an operation of two ranks. `pair` is the id in the answer; -1: none.
   void hear_of(int64_t pair) { newest_ = std::max(newest_, pair); }
-  /// An answer has made this rank, which asked for `signature` under `key`, one of a pair. Throws
-  /// DamagedMessage if the two are one already.
+  /// Makes the pair that an answer announces. This rank asked for `signature` under `key`. Throws
+  /// DamagedMessage if there is a pair under this key already.
   PreparedPair& make(std::string key, int64_t id, const Signature& signature);
-  /// Null: there is none, so it must be asked for.
+  /// Returns null if there is no pair, so rank 0 must be asked.
   PreparedPair* find(const std::string& key);
   void erase(const PreparedPair& pair) { pairs_.erase(std::string(pair.key())); }
   bool empty() const { return pairs_.empty(); }
   void clear();
 
-  /// The peer leaves its pair. Returns the pair whose running use is to be cancelled; null: none.
+  /// The peer leaves its pair. Returns the pair if its running use must be cancelled, else null.
   /// Throws DamagedMessage.
   PreparedPair* on_left(int from, int64_t id, uint64_t use);
-  /// The peer asks for a use back that it has launched. True: this rank has not launched it, gives
-  /// it up and must say so. Throws DamagedMessage.
+  /// The peer has launched a use and asks for it back. Returns true if this rank has not launched
+  /// the use. This rank then leaves the pair and must announce that to the peer. Throws
+  /// DamagedMessage.
   bool on_recall(int from, int64_t id, uint64_t use);
 
-  /// All pairs, by their numbers.
+  /// Returns all pairs, in order of their ids.
   std::vector<PreparedPair*> in_order();
   std::vector<const PreparedPair*> in_order() const;
-  /// The pairs in which this rank receives under this name, by their numbers.
+  /// Returns the pairs in which this rank receives under this name, in order of their ids.
   std::vector<PreparedPair*> that_bring(std::string_view name);
 
  private:
@@ -116,8 +120,8 @@ class PreparedPairs {
   void leave_early(int64_t id, uint64_t use);
 
   std::unordered_map<std::string, PreparedPair> pairs_;  // by key
-  int64_t newest_ = -1;                                  // that any answer has told of
-  // Pairs whose answer is still on its way, and from which use on their peer has left them.
+  int64_t newest_ = -1;                                  // highest id in an answer so far
+  // Pairs whose answer is still on its way, with the use from which on the peer has left them.
   std::unordered_map<int64_t, uint64_t> early_left_;
 };
 

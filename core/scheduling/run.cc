@@ -24,7 +24,7 @@ std::unique_ptr<Region> RegionPool::take(size_t bytes, Device device) {
   const size_t lane = device.kind == DeviceKind::cpu ? 0 : kLaneBytes;
   const size_t wanted = rounded(bytes) + lane;
   ++takes_;
-  // From the end: what was used last may still be in the caches.
+  // Searches from the end, since the region that was used last may still be in the caches.
   const auto found = std::find_if(free_.rbegin(), free_.rend(), [&](const Free& free) {
     return free.device == device && free.region->bytes() == wanted;
   });
@@ -56,7 +56,7 @@ size_t RegionPool::free_bytes() const {
 
 namespace {
 
-// What a rank that has nothing contributes: the neutral element, so that it changes no result.
+// Writes the contribution of a rank without data: the neutral element, which changes no result.
 template <class T>
 void fill_value(std::byte* data, int64_t count, T value) {
   for (int64_t i = 0; i < count; ++i) std::memcpy(data + i * sizeof value, &value, sizeof value);
@@ -155,7 +155,8 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
   return run;
 }
 
-// Not what has memory of its own, which is made, or filled, for one use.
+// An operation with memory of its own cannot repeat, since that memory is made, or filled, for one
+// use.
 bool Run::can_repeat() const {
   if (!slices_.empty()) return true;
   if (entries_.empty() || std::ranges::any_of(entries_, &Entry::library_output)) return false;
@@ -197,7 +198,7 @@ void Run::bind() {
     shares &=
         entry.shared && input.data == outputs_.back().data && input.dtype == collective_.dtype;
     if (!shares) continue;
-    // Neighbours become one.
+    // Adjacent windows become one.
     const auto bytes = [&](const Window& window) { return window.count * size_of(input.dtype); };
     if (!windows_.empty() && windows_.back().data + bytes(windows_.back()) == input.data)
       windows_.back().count += slice.count;
@@ -220,7 +221,7 @@ void Run::drain(void* self, Range range, const std::byte* bucket, Scale scale) {
 
 namespace {
 
-// Where `range` of the bucket lies in one tensor of the bucket's own type, if it does.
+// Returns where `range` of the bucket is in one tensor of the bucket's own dtype, or null.
 std::byte* single_place(std::span<const Piece> pieces, DataType dtype, Range range) {
   const auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) {
     return p.offset + p.count <= range.begin;
@@ -270,7 +271,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
       region_ = pool_.take(region_bytes_);
       collective_.input = collective_.output = region_->data();
     } else if (!windows_.empty()) {
-      updates_ = false;  // the backend sees to it
+      updates_ = false;  // the backend applies it
     }
   } else if (!is_pair(collective_.kind)) {
     // All ranks take part, in the order of the answers.
@@ -280,7 +281,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
     if (members_.empty()) keep_input_apart(is_packed);
   }
   const bool is_gated = is_planned() && slices_.empty() && launch.queue == kNoQueue;
-  // The same from step to step, unless what was shared is so no more.
+  // The prediction is the same from step to step, unless memory was shared before and no longer is.
   if (origin_.kind != Origin::Kind::negotiated && verdict == 0 &&
       predicted_.windows != static_cast<int64_t>(windows_.size())) {
     predicted_.windows = static_cast<int64_t>(windows_.size());
@@ -308,7 +309,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
   operation_ = backend.start(collective_, launch);
 }
 
-// The backend does all in stream order, so it gets what that needs: events, tensors and gates.
+// The backend does everything in stream order, so it gets the events, tensors and gates for that.
 void Run::start_on_device(Launch& launch) {
   on_device_.ready.clear();
   on_device_.gates.clear();
@@ -322,9 +323,10 @@ void Run::start_on_device(Launch& launch) {
     if (gate == nullptr || !is_last) continue;
     on_device_.gates.push_back(gate);
     on_device_.gated.push_back(entry.work.get());
-    entry.work->set_on_its_way(false);  // again, after a veto
+    entry.work->set_on_its_way(false);  // it may be set from before a veto
   }
-  // A reduction needs no copy here: its owner alone writes a part, where it lies in place.
+  // A reduction counts as packed, so it needs no copy: in place, only the owner of a part writes
+  // it.
   if (region_bytes_ == 0 && members_.empty() && !is_pair(collective_.kind))
     keep_input_apart(/*is_packed=*/true);
   on_device_.launch = {};
@@ -356,7 +358,7 @@ bool Run::tell_on_its_way() {
   return true;
 }
 
-// Needs no bucket: nothing is cast, and no rank can veto it.
+// Returns whether the backend can work on the tensor itself, because nothing is cast or scaled.
 bool Run::is_one_tensor() const {
   return entries_.size() == 1 && prescale_.is_one() && inputs_[0].dtype == collective_.dtype &&
          outputs_[0].dtype == collective_.dtype;

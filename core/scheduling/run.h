@@ -14,20 +14,20 @@
 
 namespace tutti {
 
-/// Regions that were used before, so that a steady step allocates none. Each is at most an eighth
-/// larger than was asked for, or has room for 4 KiB. Bounded: a region of the host's memory that
-/// was not asked for during the last kForgetAfter takes goes back to the backend, and so does the
-/// one unused for longest when there are more than 64. Memory of a device stays: freeing it blocks
-/// the caller until the device is idle.
+/// Regions that were used before, so that a steady step allocates none. Sizes are rounded up by
+/// less than an eighth or 4 KiB, whichever is more. The pool is bounded in two ways. A host region
+/// that was not used during the last kForgetAfter takes goes back to the backend. Device regions
+/// are exempt from this, since freeing one blocks the caller until the device is idle. If there are
+/// more than 64 regions, the one unused for longest goes back.
 class RegionPool {
  public:
   static constexpr uint64_t kForgetAfter = 1024;
   explicit RegionPool(Backend& backend) : backend_(backend) {}
-  /// On a device there is room for a veto lane behind `bytes`.
+  /// On a device the region also has room for a veto lane behind `bytes`.
   std::unique_ptr<Region> take(size_t bytes, Device device = {});
   void give_back(std::unique_ptr<Region> region, Device device = {});
   uint64_t allocations() const { return allocations_; }
-  /// Of the regions that no Run has.
+  /// Returns the bytes of the regions that no Run has.
   size_t free_bytes() const;
 
  private:
@@ -35,7 +35,7 @@ class RegionPool {
   struct Free {
     Device device;
     std::unique_ptr<Region> region;
-    uint64_t since = 0;  // how many takes there had been
+    uint64_t since = 0;  // value of takes_ when it was given back
   };
   std::vector<Free> free_;  // the one unused for longest first
   uint64_t takes_ = 0;
@@ -44,10 +44,10 @@ class RegionPool {
 
 class PreparedPair;
 
-/// Says where an operation comes from, and so how its ranks know that it is the same one.
+/// The source of an operation. It determines how the ranks know that they run the same one.
 struct Origin {
   enum class Kind : uint8_t {
-    negotiated,  // an answer of rank 0; by its tag
+    negotiated,  // an answer of rank 0; identified by its tag
     planned,     // a plan; `number` is the bucket's sequence in it
     pair,        // a prepared pair; `number` counts its uses
   };
@@ -66,9 +66,9 @@ struct Origin {
 /// An operation that stays unexplained breaks the communicator.
 enum class RunState : uint8_t { waiting, running, cancelled, doomed, unexplained, over };
 
-/// One collective of the backend on its way: the memory it works on, the entries that it serves,
-/// how their tensors are packed into that memory and unpacked. The Collective's spans point into
-/// this object, which therefore stays where it is.
+/// One running collective of the backend: the memory that it works on, the entries that it serves,
+/// and how their tensors are packed into that memory and unpacked. The Collective's spans point
+/// into this object, so it must not move.
 class Run {
  public:
   Run(uint64_t tag, RegionPool& pool) : tag_(tag), pool_(pool) {}
@@ -76,40 +76,42 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// A fused allreduce. `entries`: one per slice; empty if this rank takes part with nothing
-  /// (joined, or vetoing). `contributors`: the divisor of average. `device`: where the backend
-  /// works on it.
+  /// Makes a fused allreduce. `entries` has one per slice, or none if this rank takes part without
+  /// data (joined, or vetoing). `contributors` is the divisor of an average. `device` is where the
+  /// backend works on it.
   static std::unique_ptr<Run> bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
                                      std::vector<Entry*> entries, int contributors, Device device);
-  /// The same bucket again, with the memory of entries(), which the scheduler has filled before.
+  /// Prepares the same operation for its next use. The scheduler has filled entries() before.
   void repeat(uint64_t tag);
-  /// Any other kind, of one answer, or allgathers or reduce_scatters that share a bucket. No
-  /// `entries`: this rank vetoes; `given` is what an alltoall then would give. May throw Error (out
-  /// of memory).
+  /// Makes an operation of another kind: one answer, or allgathers or reduce_scatters that share a
+  /// bucket. Without `entries` this rank vetoes, and `given` are the rows that it would send to
+  /// each rank if parts are exchanged. Throws Error(out_of_memory).
   static std::unique_ptr<Run> moved(uint64_t tag, RegionPool& pool,
                                     std::span<const Response> answers,
                                     const std::vector<int64_t>& given, std::vector<Entry*> entries,
                                     int rank, int size);
-  /// Whether repeat() can run it once more. Before finish().
+  /// Returns whether repeat() can run it once more. Call it before finish().
   bool can_repeat() const;
 
-  /// waiting -> running. Buckets go into `queue`.
+  /// waiting -> running. `queue` is the queue of Launch for buckets, for operations on a device,
+  /// and for those that the backend packs itself.
   void start(Backend& backend, uint32_t verdict, int queue, Clock::time_point now);
-  /// On a device, while the operation is pending: tells the Works whose gates it opens, the first
-  /// time that it is on its way, and returns true then.
+  /// For a pending operation on a device: when it is on its way for the first time, marks the Works
+  /// whose gates it opens and returns true.
   bool tell_on_its_way();
-  /// Copies what was staged to where the user wants it. After state done.
+  /// Copies staged results to the user's memory. Requires state done.
   void finish();
-  /// Its plan was vetoed in front of it: what it does is void, and its entries are asked for again.
+  /// The plan was vetoed before this bucket. Its result is void, and its entries are asked for
+  /// again.
   void cancel();
-  /// This rank left before it finished this run, which thus never ends.
+  /// `rank` left before it finished this operation, which therefore can never complete.
   void doom(int rank);
-  /// It failed, and nothing is known that explains it. Returns since when that is so.
+  /// It failed, and nothing known explains that. Returns the time of the first such call.
   Clock::time_point wait_for_cause(Clock::time_point now);
   void end() { life_.state = RunState::over; }
 
   RunState state() const { return life_.state; }
-  /// Whether it was cancelled or doomed.
+  /// Returns whether it was cancelled or doomed.
   bool is_given_up() const {
     return life_.state == RunState::cancelled || life_.state == RunState::doomed;
   }
@@ -126,10 +128,11 @@ class Run {
   Operation* operation() const { return operation_.get(); }
   int64_t bytes() const;
   bool is_on_device() const { return device_.kind != DeviceKind::cpu; }  // the backend works there
-  /// Of a replayed bucket that was started: what its plan says that this rank sends.
+  /// Returns what this rank sends for it, as predicted. Requires a replayed operation that was
+  /// started.
   const Traffic& traffic() const { return predicted_.traffic; }
   Clock::time_point started() const { return started_; }
-  /// On a device: where it says when it did what; null: nobody asks.
+  /// On a device: records the times of its parts there; null: no timeline.
   void set_spans(std::shared_ptr<const DeviceSpans> spans) { on_device_.spans = std::move(spans); }
 
  private:
@@ -157,15 +160,15 @@ class Run {
   RegionPool& pool_;
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
-  std::vector<int64_t> rows_;  // of an allgather or alltoall, from each rank
+  std::vector<int64_t> rows_;  // from each rank, if their numbers are part of the result
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
-  // Of allgathers or reduce_scatters that share a bucket: elements of each rank, and rows.
+  // One allgather or reduce_scatter of a shared bucket: elements and rows of each rank.
   struct Member {
     std::vector<int64_t> counts, rows;
   };
   std::vector<Member> members_;
-  int rank_ = 0;  // this one, where it must be known
+  int rank_ = 0;  // this rank; set for other kinds than allreduce
   std::unique_ptr<Region> region_, output_region_;
   /// A copy of an input on its device, and the event after which the copy is complete.
   struct Copying {
@@ -186,25 +189,25 @@ class Run {
     Copying& operator=(const Copying&) = delete;
   };
   std::vector<Piece> inputs_, outputs_;
-  std::vector<Window> windows_;  // if all of the bucket is shared memory
+  std::vector<Window> windows_;  // set if all of the bucket is shared memory
   bool may_share_ = false;
-  bool updates_ = false;  // the result was not used for what it is meant for
+  bool updates_ = false;  // the FusedUpdate must still be applied to the result
   Scale prescale_;
   int contributors_ = 0;
-  size_t region_bytes_ = 0;  // of a bucket, taken when it starts
+  size_t region_bytes_ = 0;  // of a bucket; the region is taken when it starts
   Device device_;            // where the backend works on it
   struct Predicted {
     Traffic traffic;
-    int64_t windows = -1;  // for so many; -1: not yet
+    int64_t windows = -1;  // number of windows it was made for; -1: not made yet
   };
   Predicted predicted_;
-  /// It has this where the backend works in the memory of a device.
+  /// Used if the backend works in the memory of a device.
   struct OnDevice {
     DeviceLaunch launch;
     std::vector<void*> ready;
     std::vector<uint64_t*> gates;
-    std::vector<WorkState*> gated;       // whose gates these are
-    std::shared_ptr<std::byte> nothing;  // what a rank without entries packs
+    std::vector<WorkState*> gated;       // Works whose gates these are
+    std::shared_ptr<std::byte> nothing;  // contribution of a rank without entries
     std::unique_ptr<Copying> copying;
     std::shared_ptr<const DeviceSpans> spans;
   };

@@ -1,6 +1,6 @@
-// Operations that are no allreduce: one from and to the user's memory, and allgathers or
-// reduce_scatters that share a bucket. Such a bucket has for each rank what all its members have
-// for that rank, one behind another; it is packed from the members' inputs and unpacked into their
+// Operations other than allreduce: single ones from and to the user's memory, and allgathers or
+// reduce_scatters that share a bucket. Such a bucket has, for each rank, the parts of all members
+// for that rank, one after another. It is packed from the members' inputs and unpacked into their
 // outputs.
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace tutti {
 
 namespace {
 
-// Equal parts of `rows`, the remainder to the lowest ranks.
+// Splits `rows` into equal parts. The lowest ranks get the remainder.
 std::vector<int64_t> even_rows(int64_t rows, int size) {
   std::vector<int64_t> parts;
   for (int rank = 0; rank < size; ++rank) parts.push_back(even_share(rows, rank, size));
@@ -33,7 +33,7 @@ int64_t total(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Rows that each rank has of an allgather, or gets of a reduce_scatter.
+// Returns the rows that each rank gives to an allgather, or gets from a reduce_scatter.
 std::vector<int64_t> rows_of_ranks(const Response& response, int size) {
   if (!response.rows.empty()) return response.rows;
   const auto& shape = response.signature.shape;
@@ -83,57 +83,47 @@ void Run::take_single(const Response& response, const std::vector<int64_t>& give
     collective_.output = entry->made.data();
   };
   const auto own = static_cast<size_t>(rank);
-  switch (signature.kind) {
-    case CollectiveKind::allgather:
+  if (is_pair(signature.kind)) {
+    const bool sends = response.rows[0] == rank;
+    collective_.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
+    collective_.root = static_cast<int>(response.rows[sends ? 1 : 0]);
+    if (!sends && entry != nullptr) entry->work->set_source(collective_.root);
+    send_counts_ = {signature.shape.count()};
+    return;
+  }
+  const auto& is = traits(signature.kind);
+  switch (is.input) {
+    case Content::part:
       send_counts_ = times(response.rows, row_count);
-      make_output(total(response.rows));
+      make_output(is.to_root && !is_root ? 0 : total(response.rows));
+      if (!is.to_root) rows_ = response.rows;
       break;
-    case CollectiveKind::gather:
-      send_counts_ = times(response.rows, row_count);
-      make_output(is_root ? total(response.rows) : 0);
-      break;
-    case CollectiveKind::scatter:
-    case CollectiveKind::reduce_scatter: {
+    case Content::parts: {
       const int64_t all = signature.shape.rank() == 0 ? 1 : signature.shape[0];
       const auto rows = response.rows.empty() ? even_rows(all, size) : response.rows;
       send_counts_ = times(rows, row_count);
       make_output(rows[own]);
-      if (signature.kind == CollectiveKind::reduce_scatter)
-        stage(signature, entry, total(send_counts_), send_counts_[own]);
+      if (is.reduces) stage(signature, entry, total(send_counts_), send_counts_[own]);
       break;
     }
-    case CollectiveKind::alltoall:
+    case Content::exchanged:
       rows_.assign(response.rows.begin(), std::prev(response.rows.end()));
       make_output(total(rows_));
       collective_.longest = response.rows.back() * row_count;
       send_counts_ = times(entry != nullptr ? entry->request.rows : given, row_count);
       recv_counts_ = times(rows_, row_count);
       break;
-    case CollectiveKind::reduce:
+    case Content::whole:
       send_counts_ = {signature.shape.count()};
-      stage(signature, entry, signature.shape.count(), signature.shape.count());
+      if (is.reduces) stage(signature, entry, signature.shape.count(), signature.shape.count());
       break;
-    case CollectiveKind::broadcast:
-      send_counts_ = {signature.shape.count()};
-      break;
-    case CollectiveKind::send:
-    case CollectiveKind::recv: {
-      const bool sends = response.rows[0] == rank;
-      collective_.kind = sends ? CollectiveKind::send : CollectiveKind::recv;
-      collective_.root = static_cast<int>(response.rows[sends ? 1 : 0]);
-      if (!sends && entry != nullptr) entry->work->set_source(collective_.root);
-      send_counts_ = {signature.shape.count()};
-      break;
-    }
-    case CollectiveKind::barrier:
-    case CollectiveKind::allreduce:
+    case Content::nothing:
       break;
   }
-  if (signature.kind == CollectiveKind::allgather) rows_ = response.rows;
   if (!rows_.empty() && entry != nullptr) entry->work->set_received(rows_);
 }
 
-// Reductions that are scaled before or travel in another type work on copies.
+// Reductions that are scaled before they start, or that travel in another dtype, work on copies.
 void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
                 int64_t output_count) {
   collective_.dtype = signature.wire;
@@ -149,15 +139,15 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
   collective_.output = output_region_->data();
 }
 
-// An input that the output would overwrite too soon must be copied, in host or device memory. This
-// holds for a reduce_scatter that runs by a schedule, and for rows that lie in the output at
-// another place than the one they get.
+// Returns whether the input must be copied, in host or device memory, because the output would
+// overwrite it too soon. This holds for a reduce_scatter that runs by a schedule. It also holds for
+// rows that lie in the output at another offset than their own.
 bool Run::must_keep_input_apart(bool is_packed) const {
   const auto kind = collective_.kind;
-  const bool is_joined = kind == CollectiveKind::allgather || kind == CollectiveKind::gather;
-  if (!is_joined && (kind != CollectiveKind::reduce_scatter || is_packed)) return false;
+  const bool is_joined = joins_parts(kind);
+  if (!is_joined && (!reduces(kind) || !deals_parts(kind) || is_packed)) return false;
   // Such a rank receives nothing, and its output of no bytes may begin anywhere.
-  if (kind == CollectiveKind::gather && rank_ != collective_.root) return false;
+  if (has_root(kind) && rank_ != collective_.root) return false;
   const auto* input = collective_.input;
   const auto* output = collective_.output;
   if (input == nullptr || output == nullptr) return false;
@@ -174,7 +164,7 @@ bool Run::must_keep_input_apart(bool is_packed) const {
 
 void Run::keep_input_apart(bool is_packed) {
   if (!must_keep_input_apart(is_packed)) return;
-  const bool is_joined = collective_.kind != CollectiveKind::reduce_scatter;
+  const bool is_joined = joins_parts(collective_.kind);
   const int64_t count = is_joined ? send_counts_[static_cast<size_t>(rank_)] : total(send_counts_);
   const auto bytes = static_cast<size_t>(count * size_of(collective_.dtype));
   const auto* input = std::exchange(collective_.input, nullptr);
@@ -212,9 +202,9 @@ void Run::take_members(std::span<const Response> answers, int size) {
   bind_members();
 }
 
-// Where the elements of each member are in the bucket, on its way out and on its way in.
+// Sets where the elements of each member are in the bucket, for packing and for unpacking.
 void Run::bind_members() {
-  const bool gathers = collective_.kind == CollectiveKind::allgather;
+  const bool gathers = joins_parts(collective_.kind);
   const auto own = static_cast<size_t>(rank_);
   inputs_.clear();
   outputs_.clear();
@@ -227,7 +217,7 @@ void Run::bind_members() {
     if (gathers) entry.work->set_received(members_[i].rows);
   }
   if (entries_.empty()) return;
-  // Of one side only this rank's part is here.
+  // One side has the parts of all ranks, the other only this rank's part.
   auto& whole = gathers ? outputs_ : inputs_;
   auto& part = gathers ? inputs_ : outputs_;
   int64_t begin = 0, part_begin = 0;
@@ -255,8 +245,8 @@ void Run::pack_members() {
     return pool_.take(
         static_cast<size_t>(std::max<int64_t>(1, count * size_of(collective_.dtype))));
   };
-  if (collective_.kind == CollectiveKind::allgather) {
-    // This rank's part lies where it belongs.
+  if (joins_parts(collective_.kind)) {
+    // This rank's part is packed at its final offset.
     output_region_ = region_of(all);
     auto* part = output_region_->data() +
                  total(std::span(send_counts_).first(own)) * size_of(collective_.dtype);

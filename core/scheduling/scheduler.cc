@@ -46,19 +46,19 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
   join_.is_asked = false;
   ++join_.count;
   flush();
-  // The peers may be in the plan, and wait for tensors that this rank will not bring. What the plan
-  // holds of this rank's counts, so rank 0 hears of it before it hears of the join.
+  // The peers may follow the plan and wait for tensors that this rank will not bring. This rank's
+  // tensors that are in the plan still count, so rank 0 must receive them before the join.
   if (plan_.state() == PlanFollower::State::following)
     veto(now);
   else
     ask_to_join();
-  // And for what it does not send or receive any more.
+  // The peers must also learn that this rank sends and receives nothing more.
   leave_pairs(pairs_.in_order());
 }
 
 void Scheduler::ask_to_join() {
   if (join_.entry == nullptr || join_.is_asked) return;
-  // A plan is left before, or it is left no more because a rank has left.
+  // This rank leaves its plan before it joins. Once a rank has left, plans are not left any more.
   if (plan_.has_plan() && peers_.first() == nullptr) return;
   const auto is_of_pair = [](const auto& run) { return run->is_in_pair(); };
   if (std::ranges::any_of(runs_, is_of_pair) || !behind_pairs_.empty()) return;
@@ -91,7 +91,7 @@ void Scheduler::flush() {
   options_.observe("negotiation");
 }
 
-// Answers with what is still to be asked for, and then with an empty message.
+// Sends the forgotten requests that are still outstanding in full, and then an empty message.
 void Scheduler::on_resend(WireReader reader) {
   const auto forgotten = reader.numbers();
   const NameCache nobody_knows(0);
@@ -151,11 +151,11 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     finish(entry, nullptr);
     return;
   }
-  if (may_share_bucket(response.signature.kind) && !response.error) {
+  if (traits(response.signature.kind).may_fuse && !response.error) {
     fusable.push_back(response);
     return;
   }
-  // All ranks launch in the order of the answers, and these come before this response.
+  // All ranks launch in the order of the answers, and the fusable answers come before this one.
   launch_fused(fusable);
   const auto kind = response.signature.kind;
   std::string key = response.name;
@@ -170,7 +170,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {
-    // An operation that a departure ends waits until no Run touches its memory any more.
+    // A doomed operation fails later, when no Run touches its memory any more.
     if (entry != nullptr && !is_doomed(entry)) finish(entry, &*response.error);
     return;
   }
@@ -178,13 +178,13 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     check_answer(entry->request, response, rank_, size_);
     if (response.pair >= 0) prepare_pair(response, *entry);
   }
-  // Of what other ranks send each other this one has nothing to do.
+  // Every rank counts the tag. A rank that is neither sender nor receiver has nothing to run.
   const uint64_t tag = next_tag_++;
   if (entry != nullptr)
     waiting_.push_back(Run::moved(tag, pool_, {&response, 1}, {}, {entry}, rank_, size_));
 }
 
-// Fuses what was answered together. Every rank does the same with the same answers.
+// Fuses operations that were answered together. Every rank does the same with the same answers.
 void Scheduler::launch_fused(std::vector<Response>& fusable) {
   if (fusable.empty()) return;
   std::vector<Placeable> places;
@@ -202,7 +202,7 @@ void Scheduler::launch_fused(std::vector<Response>& fusable) {
       entry->left = response.signature.shape.count() - response.signature.begin;
     }
     has_allreduce |= kind == CollectiveKind::allreduce;
-    // A rank that has joined takes part in allreduces with nothing.
+    // A rank that has joined takes part in allreduces without data.
     need_of_message(entry != nullptr || kind == CollectiveKind::allreduce,
                     "it answers what was not asked");
   }
@@ -240,8 +240,8 @@ Device Scheduler::device_of(const BucketKey& key) const {
 
 // --- running ------------------------------------------------------------------------------------
 
-// Whether what these slices take of their entries is in host memory. (Operations without slices are
-// submitted when all of their tensor is.)
+// Returns whether the parts of the entries that these slices need are in host memory. (Operations
+// without slices are submitted when all of their tensor is.)
 bool Scheduler::arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices) {
   for (size_t i = 0; i < std::min(entries.size(), slices.size()); ++i)
     if (entries[i]->staged != nullptr &&
@@ -262,7 +262,7 @@ bool Scheduler::launch_negotiated(Clock::time_point now) {
   return moved;
 }
 
-// Throws if the program has given a tensor's memory back, which is about to be read.
+// Throws if the program has freed the memory of a tensor that is about to be used.
 void Scheduler::check_memory(const Entry& entry) const {
   for (const auto* view : {&entry.input, &entry.output}) {
     if (view->device() != Device{} || view->data() == nullptr) continue;
@@ -349,8 +349,8 @@ bool Scheduler::advance(Clock::time_point now) {
   return moved;
 }
 
-// An operation that ended in the last call may have made room for the next one, and one that was
-// cancelled in it may be over.
+// An operation that ended in the last call may have made room for the next one. An operation that
+// was cancelled in the last call may be over.
 bool Scheduler::can_go_on() {
   if (!doomed_.empty() ||
       std::ranges::any_of(runs_, [](const auto& run) { return run->is_given_up(); }))

@@ -21,30 +21,30 @@
 
 namespace tutti {
 
-/// The queues of Launch: each has one order on all ranks.
+/// The queues of Launch. Each has one order on all ranks.
 inline constexpr int kNegotiatedQueue = 0;
 inline constexpr int kReplayedQueue = 1;
 inline constexpr int kBlockingQueue = 2;
 
-/// One rank's side of the work: asks the coordinator (on rank 0) for what was submitted, launches
-/// what the coordinator answers or what the plan says, moves it on and tells the engine what is
-/// over. All calls by the holder of the engine's token.
+/// One rank's side of the scheduling. It asks the coordinator on rank 0 for submitted operations,
+/// launches what the coordinator answers or the plan contains, advances it, and gives the engine
+/// what is over. Only the holder of the engine's token calls it.
 class Scheduler {
  public:
   struct Hooks {
-    std::function<void(int rank, std::span<const std::byte>)> send;     // a control message
+    std::function<void(int rank, std::span<const std::byte>)> send;     // sends a control message
     std::function<void(std::span<Entry* const>, const Error*)> finish;  // entries are over
     std::function<void()> on_its_way;                // streams may wait for Works that are not done
     std::function<void(const std::string&)> broken;  // an operation failed
     std::function<void(const std::string&)> log;
   };
-  /// `peers` says which ranks have left and what they finished. Operations that a leaver has not
-  /// finished fail, as soon as nothing touches their memory any more; the others go on.
+  /// `peers` knows which ranks have left and what they finished. Operations that a rank left
+  /// unfinished fail as soon as nothing touches their memory any more. All others go on.
   Scheduler(const Options& options, Backend& backend, const Peers& peers, int rank, int size,
             Statistics& statistics, Timeline& timeline, Hooks hooks);
 
   void submit(Entry* entry, Clock::time_point now);
-  /// This rank is out of data: answers in which it takes part with nothing follow.
+  /// Called when this rank is out of data. It takes part in later answers without data.
   void join(Entry* entry, Clock::time_point now);
   /// Sends the requests made since the last call.
   void flush();
@@ -55,47 +55,48 @@ class Scheduler {
   void on_pair_left(int from, WireReader reader);
   void on_pair_recalled(int from, WireReader reader);
 
-  /// Launches and moves; true if something moved.
+  /// Launches and advances operations. Returns true if something moved.
   bool advance(Clock::time_point now);
-  /// Whether advance() can go on although nothing arrives. Who stops calling it asks.
+  /// Returns whether advance() can go on although nothing arrives. A caller that stops calling
+  /// advance() must ask this.
   bool can_go_on();
-  /// When advance() must be called although nothing arrives.
+  /// Returns when advance() must be called although nothing arrives.
   Clock::time_point next_deadline() const { return next_deadline_; }
 
-  /// Forgets everything, and ends what is on its way; the entries are the engine's to finish.
+  /// Forgets everything and ends the running operations. The engine finishes the entries.
   void drop();
-  /// How far this rank went, which it tells its peers before it closes.
+  /// Returns how far this rank got, which it sends to its peers before it closes.
   Farewell farewell();
-  /// The error of a rank whose leaving keeps an operation that is submitted only now from ending.
-  /// Collectives need all ranks, a send or a receive needs the other rank alone, and a join needs
-  /// the ranks that have not joined as often. Null: it may end.
+  /// Returns the error of a departure because of which a newly submitted operation can never
+  /// complete, or null if it may. A collective needs all ranks. A send or a receive needs only its
+  /// peer. A join needs the ranks that have not joined as often.
   const Error* departure_that_ends(const Entry& entry) const;
 
-  /// Whether no operation and no join of this rank waits for other ranks.
+  /// Returns whether this rank has neither a pending operation nor a pending join.
   bool idle() const {
     return runs_.empty() && outstanding_.empty() && waiting_.empty() && !plan_.holds_waiting() &&
            join_.entry == nullptr;
   }
-  /// Whether the next advance() ends operations that a departure dooms.
+  /// Returns whether the next advance() ends operations that a departure dooms.
   bool has_doomed() const { return !doomed_.empty(); }
-  /// While tensors wait for others of their bucket: how many bytes the program must submit before
-  /// anything can be launched. 0: any submission matters.
+  /// Returns how many bytes the program must submit before anything can be launched, if tensors
+  /// wait for others of their bucket. 0: any submission matters.
   int64_t bytes_awaited() const {
     const bool awaits = plan_.holds_waiting() && plan_.state() == PlanFollower::State::following;
     return awaits && outstanding_.empty() ? plan_.replay().missing_bytes() : 0;
   }
   uint32_t plan_id() const { return plan_.has_plan() ? plan_.plan().id : 0; }
-  /// When a thread that waits should look whether the plan fits.
+  /// Returns when a waiting thread should check whether the plan fits.
   Clock::time_point next_look() const { return plan_.look_at(); }
   RankStatus status() const;
-  /// The name of an operation that is not on its way yet; empty: there is none.
+  /// Returns the name of an operation that has not started yet, or an empty name.
   std::string first_pending() const;
-  /// Whether a thread of this rank waits for an operation of this name.
+  /// Returns whether a thread of this rank waits for an operation of this name.
   bool is_awaited(std::string_view name) const;
-  /// Whether this rank has done its part of the oldest operation, and other ranks have not come to
-  /// it; also if nothing is on its way.
+  /// Returns whether this rank has done its part of the oldest operation and other ranks have not
+  /// arrived. It is also true if nothing runs.
   bool lacks_ranks() const { return runs_.empty() || runs_.front()->operation()->lacks_ranks(); }
-  /// Operations on their way, for reports.
+  /// The running operations, for reports.
   const std::vector<std::unique_ptr<Run>>& runs() const { return runs_; }
   /// "bucket 7 (\"fc1.weight\" and 3 more)"
   static std::string describe(const Run& run);
@@ -104,16 +105,17 @@ class Scheduler {
  private:
   static constexpr int kMostRunning = 8;  // negotiated
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
-  /// If this rank joins, has not asked for that, and nothing that it has submitted is to be asked
-  /// for before.
+  /// Asks rank 0 for the join if this rank joins and has not asked yet. Does nothing while an
+  /// operation must be asked for first.
   void ask_to_join();
   void send_join();
-  /// The departure because of which this rank's join of that number never ends; null: it may.
+  /// Returns the departure because of which this rank's join of that number can never complete, or
+  /// null if it may.
   const Departure* departure_that_ends_join(uint64_t number) const;
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& fusable);
   void launch_fused(std::vector<Response>& fusable);
-  /// Where the backend works on a bucket.
+  /// Returns the device on which the backend works on a bucket.
   Device device_of(const BucketKey& key) const;
   void begin_plan(Plan plan, Clock::time_point now);
   bool follow_plan(Clock::time_point now);
@@ -130,7 +132,7 @@ class Scheduler {
   void finish_run(Run& run, Clock::time_point now);
   void finish_slices(Run& run, Clock::time_point now);
   Entry* take_outstanding(const std::string& key);
-  /// The operations that were asked for and are not answered, in the order of their submission.
+  /// Returns the operations that were asked for and not answered, in the order of their submission.
   std::vector<Entry*> outstanding_in_order() const;
   // --- scheduler_pairs.cc ---
   void prepare_pair(const Response& response, const Entry& entry);
@@ -163,32 +165,33 @@ class Scheduler {
   NameCache cache_;
 
   std::unordered_map<std::string, Entry*> outstanding_;  // asked, not answered
-  std::vector<Entry*> unsent_;                           // of these, not sent yet
+  std::vector<Entry*> unsent_;  // those of outstanding_ that are not sent yet
   struct Join {
-    Entry* entry = nullptr;  // that is pending
+    Entry* entry = nullptr;  // the pending one, or null
     bool is_asked = false;   // rank 0 will count it
-    uint64_t count = 0;      // of all joins so far
+    uint64_t count = 0;      // number of joins so far
   };
   Join join_;
-  uint64_t next_tag_ = 1;                     // of negotiated operations
+  uint64_t next_tag_ = 1;                     // of the next negotiated operation
   std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
   std::vector<std::unique_ptr<Run>> runs_;
-  int running_[2] = {0, 0};  // negotiated, of the plan
+  int running_[2] = {0, 0};  // number of operations: negotiated, of the plan
   PreparedPairs pairs_;
-  std::vector<Entry*> behind_pairs_;  // outstanding, asked for when uses that run are over
+  std::vector<Entry*> behind_pairs_;  // outstanding; asked for when running uses of pairs are over
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
   PlanFollower plan_;
-  std::vector<std::unique_ptr<Run>> idle_runs_;  // of each bucket of the plan, when not under way
+  std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan, while it does not run
   std::vector<Entry*> over_;                     // scratch
-  std::vector<std::pair<Entry*, int>> doomed_;   // that never end, because of that rank
-  // Since when runs that a departure dooms are cancelled and still under way.
+  std::vector<std::pair<Entry*, int>> doomed_;   // can never complete, because this rank left
+  // The time since which doomed runs are cancelled but not over.
   std::optional<Clock::time_point> cancelled_since_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };
 
-/// The key under which a rank keeps an operation. Point-to-point names belong to two ranks.
+/// Returns the key under which a rank keeps an operation. The key of a send or receive contains the
+/// peer.
 std::string entry_key(const Request& request);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// What becomes of operations when a rank leaves: those that it has finished end on all ranks; none
-// that still needs it ever does. And of those that fail because a rank is gone.
+// When a rank leaves, operations that it has finished complete on all ranks, and operations that
+// still need it fail. This file also handles operations that fail because a rank is gone.
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 namespace tutti {
 
 Farewell Scheduler::farewell() {
-  // A rank that joins inside a plan asks for that when it has left the plan. Now it will not, and
-  // the join counts if nothing of this rank's is in the plan.
+  // A rank that joins during a plan asks for the join when it has left the plan. This rank closes
+  // instead, so it asks now, if the plan has nothing of this rank.
   const auto is_in_plan = [](const auto& run) {
     return run->is_planned() && !run->entries().empty();
   };
@@ -32,8 +32,8 @@ Farewell Scheduler::farewell() {
     farewell.pairs.push_back(static_cast<int64_t>(pair->finished()));
   }
   farewell.joins = join_.count;
-  // Rank 0 does not count a join that it was not asked for, or that comes behind a name which it
-  // may ask for again.
+  // Rank 0 does not count a join for which it was not asked, or one behind a name that it may ask
+  // this rank to send again.
   const auto may_be_asked_again = [](const auto& one) { return one.second->sent_id >= 0; };
   if (join_.entry != nullptr &&
       (!join_.is_asked || std::ranges::any_of(outstanding_, may_be_asked_again)))
@@ -65,7 +65,7 @@ const Error* Scheduler::departure_that_ends(const Entry& entry) const {
   };
   const auto& signature = entry.request.signature;
   if (entry.request.join) return error_of(departure_that_ends_join(join_.count + 1));
-  // If rank 0 left, another rule ends the operation: all that rank 0 would have to answer fails.
+  // If rank 0 left, another rule applies: every operation that rank 0 would have to answer fails.
   return error_of(is_pair(signature.kind) ? peers_.departure_of(static_cast<int>(signature.root))
                                           : peers_.first());
 }
@@ -81,14 +81,13 @@ bool Scheduler::is_doomed(const Entry* entry) const {
   return std::ranges::find(doomed_, entry, &std::pair<Entry*, int>::first) != doomed_.end();
 }
 
-// An entry may be in several buckets: it is doomed once.
+// An entry may be in several buckets, but it is doomed once.
 void Scheduler::doom(std::span<Entry* const> entries, int rank) {
   for (Entry* entry : entries)
     if (!is_doomed(entry)) doomed_.emplace_back(entry, rank);
 }
 
-// Looked for again at each step after a rank has left, because rank 0 may answer later what this
-// rank asked for before.
+// Runs at each step after a rank has left, because rank 0 may still answer earlier requests.
 bool Scheduler::end_what_is_doomed() {
   for (const auto& run : runs_) {
     if (run->is_given_up()) continue;
@@ -99,7 +98,7 @@ bool Scheduler::end_what_is_doomed() {
     if (departure != nullptr) doom(run->entries(), departure->rank);
     return departure != nullptr;
   });
-  // A bucket that is not launched here is finished nowhere.
+  // A bucket that was not launched here cannot finish on any rank.
   doom(plan_.abandon(), peers_.first()->rank);
   if (join_.entry != nullptr) {
     if (const auto* departure = departure_that_ends_join(join_.count))
@@ -109,8 +108,8 @@ bool Scheduler::end_what_is_doomed() {
   }
   for (const auto& departure : peers_.departures()) {
     if (departure.rank != 0) continue;
-    // Where another rank left, rank 0 answers with an error for the names that need it. Rank 0
-    // itself answers nothing more.
+    // If another rank left, rank 0 answers with an error for the names that need it. If rank 0
+    // left, it answers nothing more.
     doom(outstanding_in_order(), 0);
   }
   // A Run that is not over may still touch the memory of its entries.
@@ -130,7 +129,7 @@ bool Scheduler::end_what_is_doomed() {
     std::erase(behind_pairs_, entry);
     if (join_.entry == entry) {
       join_.entry = nullptr;
-      --join_.count;  // this rank has not joined
+      --join_.count;  // this rank has not joined after all
     }
     plan_.release(entry);
     finish(entry, &peers_.departure_of(rank)->error);
@@ -138,8 +137,8 @@ bool Scheduler::end_what_is_doomed() {
   return !ended.empty();
 }
 
-// Gloo and NCCL cannot cancel what they have started: if a cancelled Run goes on for kGrace, this
-// rank ends the communicator.
+// Gloo and NCCL cannot cancel operations that they have started. If a cancelled Run goes on for
+// kGrace, this rank ends the communicator.
 bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(250);
   const auto stuck = std::ranges::find_if(runs_, [this](const auto& run) {
@@ -167,7 +166,7 @@ bool Scheduler::is_unexpected(const Run& failed) const {
 }
 
 // A peer that ends because of a third rank takes its memory back and refuses messages at once. This
-// rank may see that before it has read the fault, of either, that names the third.
+// rank may see that before it has read a fault message that names the third rank.
 bool Scheduler::awaits_cause(Run& failed, Clock::time_point now) {
   constexpr auto kGrace = std::chrono::seconds(1);
   const bool needs_who_left = peers_.first() != nullptr && !is_pair(failed.collective().kind);

@@ -1,14 +1,14 @@
-// Sends and receives of prepared pairs: launched as soon as they are submitted, in no order with
-// anything else, and matched by a number that both ranks count.
+// Sends and receives of prepared pairs. They are launched as soon as they are submitted, in no
+// order with anything else, and matched by a number that both ranks count.
 //
-// The rank that is to do something else under that name leaves the pair: it tells its peer from
-// which use on, throws away what the peer has sent for that one, and asks rank 0. The peer, whose
-// operation cannot have ended, takes it back and asks, too; so both get one answer.
+// A rank that must do something else under the name leaves the pair. It tells its peer from which
+// use on, discards what the peer has sent for that use, and asks rank 0. The peer's operation
+// cannot have completed, so the peer takes it back and asks rank 0 too. Both get one answer.
 //
-// Rank 0 does not know of a use that runs. So a join, and a receive from any rank behind a receive
-// of its name, wait until the use is over: otherwise rank 0 would match them as if they came first.
-// The peer may launch its part only after them, so this rank asks for the use back. A peer that has
-// not launched it leaves the pair; then this rank takes the use back and asks rank 0 for it, too.
+// Rank 0 does not know of a running use. It would match a join, or a receive from any rank behind a
+// receive of its name, as if they came before that use. So these wait until the use is over. The
+// peer may launch its part only after them, so this rank asks for the use back. A peer that has not
+// launched it leaves the pair. This rank then takes the use back and asks rank 0 for it too.
 
 #include <algorithm>
 
@@ -17,18 +17,18 @@
 
 namespace tutti {
 
-// An answer has made this rank, whose entry it is, one of a pair.
+// Makes the pair that the answer to `entry` announces.
 void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
   auto& pair = pairs_.make(entry_key(entry.request), response.pair, entry.request.signature);
   ++allocations_;
-  // This rank leaves the pair at once if it has joined, because then it neither sends nor receives;
-  // and if it receives from any rank under this name, because that receive must get the message.
+  // This rank leaves the pair at once in two cases. If it has joined, it neither sends nor receives
+  // any more. If it receives from any rank under this name, that receive must get the message.
   if (join_.entry != nullptr ||
       (!pair.sends() && outstanding_.contains(pair_entry_key(entry.request.name, kFromAnyRank))))
     leave_pair(pair);
 }
 
-// Leaves these pairs, each now or when the use that runs is over. True: all are left now.
+// Leaves each pair now, or when its running use is over. Returns true if all are left now.
 bool Scheduler::leave_pairs(std::span<PreparedPair* const> pairs) {
   bool all = true;
   for (auto* pair : pairs) {
@@ -45,11 +45,12 @@ bool Scheduler::leave_pairs(std::span<PreparedPair* const> pairs) {
   return all;
 }
 
-// True: it is launched, or is asked for when no pair runs that brings what it would get.
+// Returns true if the entry was launched, or if it waits until no running pair can bring the
+// message that it would receive.
 bool Scheduler::launch_in_pair(Entry* entry, Clock::time_point now) {
   if (pairs_.empty()) return false;
   if (entry->request.signature.root == kFromAnyRank) {
-    // It is matched by rank 0, so what is sent under its name must be asked for.
+    // Rank 0 matches this receive, so it must also be asked for what is sent under its name.
     if (leave_pairs(pairs_.that_bring(entry->request.name))) return false;
     entry->sent_id = -1;
     outstanding_.emplace(entry_key(entry->request), entry);
@@ -89,15 +90,16 @@ void Scheduler::tell_pair_left(int peer, int64_t id, uint64_t use) {
   hooks_.send(peer, message.bytes());
 }
 
-// From the next use on. What the peer has sent for it goes nowhere.
+// Leaves the pair from the next use on. What the peer has sent for that use is discarded.
 void Scheduler::leave_pair(PreparedPair& pair) {
   if (!pair.leave()) return;
   tell_pair_left(pair.peer(), pair.id(), pair.next_use());
   backend_.transport()->discard(pair_tag(pair.id(), pair.next_use()), last_pair_tag(pair.id()));
 }
 
-// No use of it runs here any more. If the peer left the pair first, a use may still run there, and
-// this rank's farewell no longer has the pair; so this rank says how many uses it has finished.
+// Called when no use of the pair runs here any more. If the peer left the pair first, a use may
+// still run there, and this rank's farewell no longer has the pair. So this rank sends the number
+// of uses that it has finished.
 void Scheduler::end_pair(const PreparedPair& pair, uint64_t finished) {
   if (pair.is_left_by_peer()) tell_pair_left(pair.peer(), pair.id(), finished);
   pairs_.erase(pair);
@@ -120,7 +122,7 @@ void Scheduler::on_pair_recalled(int from, WireReader reader) {
   backend_.transport()->discard(pair_tag(id, use), last_pair_tag(id));
 }
 
-// True: it is over, and what it had to do is done, or asked for.
+// Returns true if the use is over and its operation is finished or asked for again.
 bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state,
                                Clock::time_point now) {
   auto& pair = *run->origin().in;
@@ -143,7 +145,7 @@ bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state,
   return true;
 }
 
-// Asks for what had to wait until uses of pairs are over, if they are now.
+// Asks for the operations that waited for running uses of pairs, if those are over now.
 void Scheduler::ask_behind_pairs() {
   std::erase_if(behind_pairs_, [this](Entry* entry) {
     if (!leave_pairs(pairs_.that_bring(entry->request.name))) return false;

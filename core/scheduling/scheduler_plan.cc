@@ -1,5 +1,5 @@
 // The scheduler launches the buckets of a plan, vetoes, and asks again for what the plan held.
-// PlanFollower says when.
+// PlanFollower decides when.
 
 #include <fmt/format.h>
 
@@ -20,7 +20,8 @@ void Scheduler::begin_plan(Plan plan, Clock::time_point now) {
   auto message = begin_message(MessageType::plan_joined);
   message.put(id);
   hooks_.send(0, message.bytes());
-  // What was asked for already, and will not be answered any more, belongs to the plan.
+  // Rank 0 will not answer outstanding requests of tensors that are in the plan, so the plan takes
+  // them.
   for (Entry* entry : outstanding_in_order()) {
     const auto key = entry_key(entry->request);
     if (!plan_.plan().index.contains(key)) continue;
@@ -29,7 +30,7 @@ void Scheduler::begin_plan(Plan plan, Clock::time_point now) {
     plan_.offer(entry);
   }
   if (join_.entry != nullptr) {
-    join_.is_asked = false;  // rank 0 had begun the plan before it read that
+    join_.is_asked = false;  // rank 0 began the plan before it read the join
     veto(now);
   }
 }
@@ -76,7 +77,8 @@ void Scheduler::launch_bucket(Clock::time_point now) {
     ++allocations_;
   }
   run->set_origin({Origin::Kind::planned, sequence});
-  // An entry's last slice is launched in this step; it is over when all slices are final.
+  // All slices of an entry are launched in one step, and it is over when all are final. The first
+  // one sets `left`.
   for (size_t i = 0; i < run->slices().size(); ++i) {
     Entry* entry = run->entries()[i];
     if (run->slices()[i].begin == 0) entry->left = entry->request.signature.shape.count();
@@ -87,7 +89,7 @@ void Scheduler::launch_bucket(Clock::time_point now) {
   start(std::move(run), 0, now);
 }
 
-// The next bucket; without entries: this rank takes part in it with a veto alone.
+// Makes the Run of the next bucket. Without entries this rank takes part with a veto only.
 std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
   const auto tag = plan_.plan().tag(plan_.replay().next_sequence());
   const auto& bucket = plan_.replay().next_bucket();
@@ -102,9 +104,10 @@ std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
   return Run::bucket(tag, pool_, bucket, std::move(entries), size_, device_of(bucket.key));
 }
 
-// A bucket whose tensors come from a device is launched when its part of them has come.
+// Returns whether everything that the next bucket takes of its tensors has arrived from their
+// device.
 bool Scheduler::next_arrived() {
-  // What is no allreduce is submitted when all of it has come.
+  // Operations of other kinds are submitted when their whole tensor has arrived.
   if (plan_.replay().next_bucket().key.kind != CollectiveKind::allreduce) return true;
   plan_.replay().entries_of_next(over_);
   return arrived(over_, plan_.replay().next_bucket().slices);
@@ -116,7 +119,7 @@ void Scheduler::veto(Clock::time_point now, PlanFollower::Next why) {
   const bool is_told = !plan_.is_first_to_veto();
   plan_.vetoed_here(why);
   if (!is_told) {
-    // Nothing is wrong with the plan but its order, or that nobody uses it.
+    // Nothing is wrong with the plan itself: only its order changed, or nobody uses it.
     const bool reordered = why != PlanFollower::Next::veto;
     auto message = begin_message(MessageType::plan_failed);
     const auto missing =
@@ -135,7 +138,7 @@ void Scheduler::veto(Clock::time_point now, PlanFollower::Next why) {
   start(std::move(run), 1, now);
 }
 
-// Bucket `sequence` was vetoed: it and everything after it never happened.
+// Called when bucket `sequence` was vetoed: it and everything after it never happened.
 void Scheduler::collapse(uint64_t sequence, Clock::time_point now) {
   if (!plan_.collapse(sequence)) return;
   ++statistics_.vetoed_buckets;
@@ -149,15 +152,15 @@ void Scheduler::collapse(uint64_t sequence, Clock::time_point now) {
   backend_.transport()->discard(plan_.plan().tag(sequence + 1), plan_.plan().last_tag());
 }
 
-// Once nothing of the plan is on its way any more, its tensors are asked for in the ordinary way.
-// The slices that are final stay so: every rank has the same ones.
+// Called when nothing of the plan runs any more. Asks for its tensors in the ordinary way. Final
+// slices stay final, since every rank has the same ones.
 void Scheduler::renegotiate() {
   auto message = begin_message(MessageType::plan_left);
   message.put(plan_.plan().id);
   hooks_.send(0, message.bytes());
   const auto entries = plan_.end();
-  // Tensors of a group that are final are not asked for again: what is left of it is a group too,
-  // of as many on every rank, for rank 0 waits until it has heard of all members.
+  // Final tensors of a group are not asked for again. The rest is a group too, with the same number
+  // of members on every rank, because rank 0 waits until it knows of all members.
   std::unordered_map<std::string, int32_t> left;
   for (const Entry* entry : entries) ++left[entry->request.signature.group];
   for (const auto& [key, entry] : outstanding_) ++left[entry->request.signature.group];

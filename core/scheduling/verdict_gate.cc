@@ -46,7 +46,8 @@ OperationState VerdictGate::advance() {
     const auto state = gate_->advance();
     if (state != OperationState::done) return state;
     gate_.reset();
-    // All ranks run it now; a rank that was told to give up has heard so too late to matter.
+    // All ranks run the operation now, so it starts here too, even if cancel() was called
+    // meanwhile.
     behind_ = backend_->start(collective_, launch_);
     if (cancelled_) behind_->cancel();
   }

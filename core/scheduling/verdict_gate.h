@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-/// Ahead of an operation of a plan whose own messages do not tell every rank every verdict: an
-/// allreduce of one byte that does. The operation, whose tag is the next one, starts when all ranks
-/// are known to run it, and is over with that allreduce if one vetoes. Its Run keeps it, and starts
-/// it again in the next step.
+/// One-byte allreduce that collects the verdicts of all ranks ahead of a planned operation whose
+/// own messages would not. The operation has the next tag and starts when all ranks are known to
+/// run it. If a rank vetoes, it ends with the allreduce. Its Run keeps it and starts it again in
+/// the next step.
 class VerdictGate final : public Operation {
  public:
   void start(Backend& backend, const Collective& collective, const Launch& launch);
-  /// What start() sends ahead.
+  /// Returns what the allreduce sends.
   static Traffic predict(Backend& backend, uint64_t tag);
   void release() override;
   OperationState advance() override;

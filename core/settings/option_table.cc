@@ -25,7 +25,7 @@ constexpr double kMostSeconds = 1e7;
 constexpr std::string_view kWantedProbe =
     "is not one of auto, always, off or a file (want its absolute path, /...)";
 
-// Ranks tell each other their settings in lines, so none may have two.
+// Ranks send each other their settings in lines, so a setting must not contain a line break.
 bool is_probe(std::string_view text) {
   return text == "auto" || text == "always" || text == "off" ||
          (text.starts_with('/') && !text.ends_with('/') && text.find('\n') == text.npos);
@@ -36,7 +36,7 @@ struct Setting {
   std::string unit;
   std::string meaning;
   std::string want;  // "is not a size (want digits ...)"
-  // False if the text is none of its kind; the field is then unchanged.
+  // Returns false if the text is not of its kind; the field is unchanged then.
   std::function<bool(const std::string& text, Options&)> read;
   std::function<std::string(const Options&)> print;
 };
@@ -93,7 +93,8 @@ Setting seconds(std::string variable, double Options::*field, double low, std::s
           [=](const Options& options) { return fmt::format("{}", options.*field); }};
 }
 
-// Text that `is_valid` accepts, or says itself what is wrong with it.
+// Returns a setting for text. `is_valid` returns false for wrong text, or throws an error of its
+// own.
 Setting text(std::string variable, std::string Options::*field, std::string meaning,
              std::string want = "",
              const std::function<bool(const std::string&)>& is_valid = nullptr) {
@@ -152,11 +153,11 @@ bool is_path_list(const std::string& text) {
 }
 
 bool is_nccl_config(const std::string& text) {
-  parse_nccl_settings(text);  // says itself what is wrong
+  parse_nccl_settings(text);  // throws an error of its own
   return true;
 }
 
-// The secret itself is taken out of the environment in options.cc and never printed. It may have
+// options.cc takes the secret itself out of the environment, and it is never printed. It may have
 // come by either variable.
 Setting secret(std::string variable, std::string unit, std::string meaning) {
   const bool by_descriptor = variable == "TUTTI_SECRET_FD";
@@ -271,7 +272,7 @@ void read_rows(const Environment& environment, Options& options, const std::stri
       throw bad_setting(fmt::format("{} is no setting of Tutti{}", variable,
                                     nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
     }
-    // Garbage is refused even in a variable that does not count.
+    // Garbage is refused even in a variable that is not used.
     Options unused;
     const bool counts = !only_unset || !holds_more_than_default(*setting, options);
     if (!setting->read(text, counts ? options : unused))

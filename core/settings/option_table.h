@@ -8,15 +8,16 @@
 
 namespace tutti {
 
-/// Reads every TUTTI_ variable of `environment` into its field, and notes `source` as who said it.
+/// Reads every TUTTI_ variable of `environment` into its field and records `source` as its source.
 /// Throws Error(invalid_argument) for garbage and for an unknown TUTTI_ variable.
 void read_settings(const Environment& environment, Options& options,
                    const std::string& source = "environment");
 
-/// The same for those fields that are not set.
+/// Does the same for the fields that are not set.
 void fill_settings(const Environment& environment, Options& options);
 
-/// Whether the field of this variable differs from its default or has an entry in `sources`.
+/// Returns whether the field of this variable differs from its default or has an entry in
+/// `sources`.
 bool is_set(const Options& options, std::string_view variable);
 
 }  // namespace tutti

@@ -31,9 +31,9 @@ namespace {
 
 constexpr size_t kLongestSecret = 4096;
 
-// What a process can learn only once, because learning it uses it up: the secret leaves the
+// Things that a process can learn only once, because learning uses them up: the secret leaves the
 // environment, a descriptor is closed, PMI's exchange cannot be repeated. Like the environment
-// itself it belongs to the whole process.
+// itself, they belong to the whole process.
 struct LearntOnce {
   std::mutex mutex;
   std::optional<std::pair<std::string, std::string>> secret;  // and the variable it came by
@@ -41,9 +41,10 @@ struct LearntOnce {
   std::optional<MeetingPlace> place;
   std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
   OwnedWhereMade<PrivateFile> file;
-  OwnedWhereMade<PmixClient> pmix;  // to the end: a client that left cannot come back as MPI
+  // Kept to the end, since MPI cannot connect to the launcher again once it is finalized.
+  OwnedWhereMade<PmixClient> pmix;
 
-  // OpenSSL cleans up when the process ends, which must come after the server's end: what is set up
+  // OpenSSL cleans up when the process ends, and must do so after the server ends. What is set up
   // first is taken down last.
   LearntOnce() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
 };
@@ -69,7 +70,7 @@ void forget_variable(const char* variable) {
   ::unsetenv(variable);
 }
 
-// A file is read from its start, wherever an earlier reader left it; a pipe to its end.
+// Reads a file from its start, wherever an earlier reader left it, and a pipe to its end.
 std::string read_secret(const std::string& word) {
   const auto refused = [&](const std::string& why) {
     return Error(
@@ -116,7 +117,7 @@ void take_secret(const Environment& environment, LearntOnce& learnt) {
   forget_variable("TUTTI_SECRET");
 }
 
-// Where programs keep what they can find out again; empty if the user has no such folder.
+// Returns the folder for data that can be found out again; empty if the user has none.
 std::string cache_folder(const Environment& environment) {
   const auto value = [&](const char* name) {
     const auto found = environment.find(name);
@@ -127,7 +128,7 @@ std::string cache_folder(const Environment& environment) {
   return home.starts_with('/') ? home + "/.cache/tutti" : "";
 }
 
-// Rank 0: serves the store anywhere, under a new secret.
+// Rank 0 serves the store at any free address, under a new secret.
 MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
   const auto address =
       serving_address(options.network_interface, options.local_size == options.size);
@@ -137,7 +138,7 @@ MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
   return {store_url(address, learnt.server->port()), secret};
 }
 
-// A host's own name often means loopback to itself, but not to others.
+// A host's own name often resolves to loopback on that host, but not on others.
 bool is_loopback_only_here(const std::string& host) {
   ErrorStatus status;
   asio::ip::make_address(host, status);
@@ -205,11 +206,11 @@ MeetingPlace meet(const Options& options, const LauncherInfo& launch,
   return {options.store, options.secret};
 }
 
-// Of all launchers only tutti-run holds the store itself.
+// Only tutti-run, of all launchers, serves the store itself.
 void find_launcher_store(const Environment& environment, const LearntOnce& learnt,
                          Options& options) {
   const auto url = environment.find("TUTTI_STORE"), rank = environment.find("TUTTI_RANK");
-  // A fork is no rank of tutti-run's.
+  // A fork is not a rank of tutti-run.
   if (!learnt.secret || learnt.secret_taker != ::getpid() || url == environment.end() ||
       rank == environment.end() || !url->second.starts_with("tcp://") ||
       environment.contains("TUTTI_SERVE_STORE"))
@@ -218,7 +219,7 @@ void find_launcher_store(const Environment& environment, const LearntOnce& learn
     options.launcher_store = {url->second, learnt.secret->first, static_cast<int>(*number)};
 }
 
-// A store was given, so a secret must be given too. Ranks may leave a secret for each other in a
+// If a store was given, a secret must be given too. Ranks may leave a secret for each other in a
 // folder that only one user can read, and in a store of the program's own.
 void need_secret(Options& options) {
   if (options.size == 1 || !options.secret.empty()) return;
@@ -256,7 +257,7 @@ constexpr std::pair<const char*, int Options::*> kPlace[] = {
 
 bool has_store(const Options& options) { return options.store_object || !options.store.empty(); }
 
-// Fills in the rank's place in the job, as far as the program has not set it.
+// Fills in rank, size, local rank and local size, as far as the program has not set them.
 void take_place(const LauncherInfo& launch, const Environment& environment, Options& options) {
   if (launch.launcher == "none" && has_store(options))
     throw Error(ErrorCode::invalid_argument,
@@ -286,7 +287,7 @@ Options complete_options(Options options) {
   auto& learnt = learnt_once();
   const std::lock_guard lock(learnt.mutex);
   Options unused;
-  read_settings(environment, unused);  // refuses garbage before anybody is asked
+  read_settings(environment, unused);  // refuses garbage before any launcher is asked
   const bool is_alone = options.size == 1;
   const bool knows_its_place = is_alone || (options.rank >= 0 && options.size >= 0);
   LauncherInfo launch;
@@ -314,7 +315,7 @@ Options complete_options(Options options) {
   }
 
   if (!meets_elsewhere && !options.store.empty()) {
-    // Of all launchers only tutti-run holds the store itself.
+    // Only tutti-run, of all launchers, serves the store itself.
     if (!launcher_serves && !environment.contains("TUTTI_SERVE_STORE"))
       options.serve_store = options.store.starts_with("tcp://");
     else if (knows_its_place)

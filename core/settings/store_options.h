@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// The options of one rank of `size`. Each rank is a process of its own, and they meet in a store
-/// that the program made. All other settings still come from the environment.
+/// Returns the options of one rank of `size`. Each rank is a process of its own, and they meet in a
+/// store that the program made. All other settings still come from the environment.
 Options options_in_store(int rank, int size, std::shared_ptr<Store> store);
 
 }  // namespace tutti

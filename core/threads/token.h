@@ -6,13 +6,17 @@
 
 namespace tutti {
 
-/// Which thread may be the engine: at most one holds the token; threads that wait for their Work
-/// (drivers) come before the background thread. Pure bookkeeping of one protocol, in one word, so
-/// that taking the token and putting it back cost one atomic instruction each while no other thread
-/// wants it. A thread sleeps, and wakes others, under one mutex, that of Turns: it calls what is
-/// marked "with the mutex" with that mutex held, and sleeps without letting go of it in between.
-/// The promise: whenever no thread holds the token, a thread that can take it is awake or about to
-/// be woken.
+/// Decides which thread may be the engine. At most one thread holds the token. Threads that wait
+/// for their Work (drivers) come before the background thread. This is pure bookkeeping of one
+/// protocol in one word, so taking the token and putting it back cost one atomic instruction each
+/// while no other thread wants it.
+///
+/// Threads sleep and wake others under one mutex, that of Turns. Functions marked "With the mutex"
+/// are called with it held. A thread that goes to sleep does not release it between the call and
+/// the sleep.
+///
+/// Invariant: whenever no thread holds the token, a thread that can take it is awake or about to be
+/// woken.
 template <class Sync = Threads>
 class TokenOf {
  public:
@@ -23,22 +27,26 @@ class TokenOf {
     return static_cast<int>(word_.load(std::memory_order_acquire) / kOneDriver);
   }
 
-  /// True: the caller is the engine now, and sees all that the holder before it did.
+  /// Returns true if the caller is the engine now. It then sees everything that the holder before
+  /// it did.
   bool take() { return (word_.fetch_or(kHeld, std::memory_order_acquire) & kHeld) == 0; }
-  /// False: another thread may have to be woken; ask next() under the mutex.
+  /// Returns false if another thread may have to be woken. The caller then asks next() with the
+  /// mutex.
   [[nodiscard]] bool put_back() {
     return (word_.fetch_and(~kHeld, std::memory_order_acq_rel) & ~kHeld) == 0;
   }
 
-  /// The same if no other thread wants it; the caller touches the engine no more then. False:
-  /// nothing was done; put it back with the mutex, and ask next().
+  /// Puts the token back only if no other thread wants it. After that the caller must not touch the
+  /// engine. Returns false if it did nothing; the caller then calls put_back() and next() with the
+  /// mutex.
   [[nodiscard]] bool put_back_unwanted() {
     uint32_t held = kHeld;
     return word_.compare_exchange_strong(held, 0, std::memory_order_acq_rel,
                                          std::memory_order_relaxed);
   }
 
-  /// False: a driver did not get it and goes to sleep. With the mutex.
+  /// Takes the token for a driver. Returns false if another thread has it; the driver must then go
+  /// to sleep. With the mutex.
   bool take_or_sleep() {
     auto word = word_.load(std::memory_order_relaxed);
     while (!word_.compare_exchange_weak(word,
@@ -47,26 +55,27 @@ class TokenOf {
     }
     return (word & kHeld) == 0;
   }
-  /// A driver leaves the token, which may be free, to another thread that is woken for it, and goes
-  /// to sleep. With the mutex.
+  /// A driver leaves the token, which may be free, to another thread. The driver then wakes that
+  /// thread and goes to sleep. With the mutex.
   void step_aside() { word_.fetch_add(kOneDriver, std::memory_order_acq_rel); }
-  /// A driver returned from sleep. With the mutex.
+  /// Called by a driver that returned from sleep. With the mutex.
   void driver_wakes() { word_.fetch_sub(kOneDriver, std::memory_order_acq_rel); }
-  /// The background thread takes it only if no driver waits for it. False: it goes to sleep,
-  /// because a driver has the token or is about to take it. With the mutex.
+  /// Takes the token for the background thread if no driver waits for it. Returns false if a driver
+  /// has the token or is about to take it; the background thread must then go to sleep. With the
+  /// mutex.
   bool take_in_background_or_park() {
-    // kParked is not set: the only thread that sets it is the one that runs here.
+    // kParked is not set, since only the thread that runs here sets it.
     uint32_t free = 0;
     while (!word_.compare_exchange_weak(free, free == 0 ? kHeld : free | kParked,
                                         std::memory_order_acq_rel, std::memory_order_relaxed)) {
     }
     return free == 0;
   }
-  /// With the mutex.
+  /// Called by the background thread when it returned from sleep. With the mutex.
   void background_unparks() { word_.fetch_and(~kParked, std::memory_order_acq_rel); }
 
-  /// Which thread one that is done with the token, or with waiting for it, must wake. With the
-  /// mutex.
+  /// Returns which thread must be woken after the caller released the token or gave up waiting for
+  /// it. With the mutex.
   Wake next() const {
     const auto word = word_.load(std::memory_order_acquire);
     if ((word & kHeld) != 0) return Wake::no_thread;

@@ -11,27 +11,28 @@
 
 namespace tutti {
 
-/// Says whose turn it is to move the machine, an engine. Exactly one thread at a time holds the
-/// token and moves it: a thread that waits for something drives it itself; a blocking call takes
-/// the token from such a thread; when no thread waits, the background thread moves it, in serve().
-/// The holder sleeps in one place, inside of the machine, where the bell wakes it.
+/// Decides whose turn it is to move the machine, which is an engine. Exactly one thread at a time
+/// holds the token and moves it. A thread that waits for something drives the machine itself. A
+/// blocking call takes the token from such a thread. When no thread waits, the background thread
+/// moves the machine, in serve(). The holder sleeps in one place, inside the machine, where the
+/// bell wakes it.
 ///
-/// These are a Machine's functions. The holder of the token alone calls them, but for sleep():
-///   guarded(function)   runs the function. What is thrown there is dealt with; false: it happened
-///   step()              true: something moved. It silences the bell before it looks at anything
-///   arm()               false: something came in meanwhile, so that the next step must not wait
-///   wake_at()           when the next step is due though nothing comes
+/// A Machine has the following functions. Only the holder of the token calls them, except sleep().
+///   guarded(function)   runs the function and handles what it throws; false: it threw
+///   step()              moves the machine; true: something moved. It silences the bell first
+///   arm()               prepares for sleep; false: something arrived, so it must not sleep
+///   wake_at()           when the next step is due if nothing arrives
 ///   pending()           whether something waits for other ranks
-///   can_go_on()         whether the next step goes on although nothing comes
-///   publish()           publishes what it has counted
-/// and for serve() alone:
-///   be_quiet()          which calls need not wake it now; false: some have come
+///   can_go_on()         whether the next step makes progress even if nothing arrives
+///   publish()           publishes the statistics
+/// Only serve() calls these:
+///   be_quiet()          declares which calls need not wake it; false: calls have arrived already
 ///   rests()             the background thread is about to sleep
 ///   sleep(until)        sleeps until then, or until a peer or the bell wakes it; then it calls
-///                       slept() of the bell. The caller has no token
-/// and for drive() alone:
-///   begin()             a driver has got the token
-///   rest(until)         waits a moment, or sleeps until that time or an earlier one
+///                       slept() of the bell. The caller does not hold the token
+/// Only drive() calls these:
+///   begin()             a driver has taken the token
+///   rest(until)         spins, yields, or sleeps until that time or an earlier one
 template <class Sync = Threads>
 class TurnsOf {
  public:
@@ -46,26 +47,27 @@ class TurnsOf {
   /// It is stranded if a thread does not give the token back in time.
   enum class Life : uint8_t { unborn, serving, ending, ended, stranded };
 
-  // --- turns of the threads that make blocking calls, and of those that look once ---
+  // --- threads that make blocking calls, and threads that try once ---
   bool try_take() { return token_.take(); }
-  /// Waits for the token, for which a thread that drives steps aside; that thread's work is done by
-  /// the caller.
+  /// Waits for the token. A thread that drives steps aside for it, and the caller then does that
+  /// thread's work too.
   void claim();
-  /// Who takes the token after this call may destroy the machine.
+  /// A thread that takes the token after this call may destroy the machine.
   void give() {
     if (!token_.put_back_unwanted()) give_to_another();
   }
 
   // --- turns of the threads that wait ---
-  /// Moves the machine, or sleeps while another thread does, until `done` or that time; max():
-  /// never.
+  /// Moves the machine, or sleeps while another thread does, until `done` or until that time. max()
+  /// means no time limit.
   template <class Machine, class Done>
   void drive(Machine& machine, const Done& done, Time until);
-  /// A driver is about to give the token back. Sees to it that the background thread wakes for what
-  /// is still pending, and for the next deadline.
+  /// Called by a driver that is about to give the token back. It makes sure that the background
+  /// thread wakes for everything that is still pending, and for the next deadline.
   template <class Machine>
   void leave(Machine& machine);
-  /// Something was done that drivers may wait for. The caller may have the token or not.
+  /// Wakes drivers because something was done that they may wait for. The caller may have the token
+  /// or not.
   void wake_drivers() {
     const std::lock_guard lock(mutex_);
     if (token_.waiting_drivers() > 0) drivers_.notify_all();
@@ -75,7 +77,7 @@ class TurnsOf {
   /// Waits for begin(), then moves the machine while no other thread does, until end().
   template <class Machine>
   void serve(Machine& machine);
-  /// How often the background thread has slept.
+  /// Returns how often the background thread has slept.
   uint64_t wakeups() const { return wakeups_; }
 
   // --- any thread ---
@@ -85,15 +87,16 @@ class TurnsOf {
 
   Life life() const { return life_.load(); }
   bool is_ending() const { return life() >= Life::ending; }
-  /// Lets the background thread serve. False: end() came before.
+  /// Lets the background thread serve. Returns false if end() came before.
   bool begin();
-  /// The background thread and all that drive are to leave.
+  /// Makes the background thread and all drivers leave.
   void end();
-  /// Waits after end() until serve() is over, or about to be. False: it runs an update or an
-  /// observer of the program's, and does not end in time; this strands the turns.
+  /// Waits after end() until serve() has returned or is about to. Returns false if the background
+  /// thread does not end in time, because it runs an update or an observer of the program. The
+  /// turns are stranded then.
   bool ended_by(Time deadline);
-  /// Takes the token for good, after end(): the thread that has it ends its step, sees that all is
-  /// over and leaves. False: it did not in time; this strands the turns.
+  /// Takes the token for good, after end(). The thread that holds it ends its step, sees that all
+  /// is over and leaves. Returns false if it did not in time. The turns are stranded then.
   bool take_by(Time deadline);
 
  private:
@@ -103,15 +106,16 @@ class TurnsOf {
   static bool has_passed(Time time) { return time != Time::max() && Sync::now() >= time; }
   bool is_claimed() const { return claims_.load(std::memory_order_relaxed) > 0; }
   void give_to_another();
-  /// Wakes the thread that is to have the token next.
+  /// Wakes the thread that shall have the token next.
   void hand_on(const Lock&);
   template <class Machine, class Done>
   void drive_until(Machine& machine, const Done& done, Time until);
-  /// While threads that wait come and go, as in a loop of exchanges, they see to what comes: the
-  /// background thread, woken, would only be in their way, and each of them would have to arm what
-  /// wakes it. It sleeps for a moment instead, and looks when they stay away. Not where threads of
-  /// this rank ring its own bell, as each call does that does not wait at once. False: it does not
-  /// sleep now, or its own bell was rung.
+  /// Sleeps for kNap at most instead of arming the bells. While waiting threads come and go, as in
+  /// a loop of exchanges, they handle what arrives. A background thread that wakes then is only in
+  /// their way, and each of them would have to arm the bells that wake it. So it naps and looks
+  /// again once they stay away. It does not nap if calls of this rank ring its own bell, as all
+  /// calls do that return before they are over. Returns false if it does not nap now, or if its own
+  /// bell was rung.
   bool nap(Lock& lock);
 
   TokenOf<Sync> token_;
@@ -119,11 +123,12 @@ class TurnsOf {
   typename Sync::template Atomic<Life> life_{Life::unborn};
   WakeBellOf<Sync> bell_;
   typename Sync::template Atomic<uint64_t> wakeups_{0};
-  bool woken_by_peers_ = false;  // the background thread alone: the last time, not by bell_
+  // Only the background thread uses it. Its last wake came from a peer and not from bell_.
+  bool woken_by_peers_ = false;
 
   typename Sync::Mutex mutex_;           // guards the following
-  typename Sync::Condition drivers_;     // of all threads but one
-  typename Sync::Condition background_;  // of that one alone, so that notify_one() finds it
+  typename Sync::Condition drivers_;     // all threads but the background thread
+  typename Sync::Condition background_;  // that thread alone, so notify_one() finds it
   bool naps_ = false;                    // the background thread is in nap()
   Time left_idle_at_;                    // when the last driver left, if nothing was pending then
   Time sleeping_until_ = Time::max();
@@ -142,7 +147,7 @@ void TurnsOf<Sync>::claim() {
   --claims_;
 }
 
-// take_by() cannot have the token before this thread is done here.
+// The mutex keeps take_by() from taking the token before this thread is done here.
 template <class Sync>
 void TurnsOf<Sync>::give_to_another() {
   Lock lock(mutex_);
@@ -170,8 +175,8 @@ void TurnsOf<Sync>::drive(Machine& machine, const Done& done, Time until) {
   Lock lock(mutex_);
   while (!done() && !has_passed(until)) {
     if (is_claimed()) {
-      // A blocking call of another thread needs the token itself; it does what this thread waits
-      // for, too.
+      // A blocking call of another thread needs the token itself. It also does the work that this
+      // thread waits for.
       token_.step_aside();
       hand_on(lock);
     } else if (token_.take_or_sleep()) {
@@ -181,7 +186,8 @@ void TurnsOf<Sync>::drive(Machine& machine, const Done& done, Time until) {
       static_cast<void>(token_.put_back());
       continue;
     }
-    // The holder may sleep in the poller, and not know of what this thread submitted quietly.
+    // The holder may sleep in the poller and not know of an operation that this thread submitted
+    // quietly.
     wake();
     if (until == Time::max())
       drivers_.wait(lock);
@@ -198,8 +204,8 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   machine.begin();
   while (!done() && !has_passed(until) && !is_claimed()) {
     if (machine.step()) continue;
-    // Another thread's callback has done it; or a thread claims the token, and its ring was
-    // silenced here.
+    // A callback of another thread may have done it. Or a thread claims the token, and this step
+    // silenced the bell that it rang.
     if (done() || is_claimed()) break;
     machine.rest(until);
   }
@@ -207,9 +213,9 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   leave(machine);
 }
 
-// The background thread sleeps on what it armed before this thread drove; if that is not all that
-// may come for this rank, or is due later than what this thread knows of, it must arm again. Where
-// it naps, it will, unless something is pending that may not wait so long.
+// The background thread sleeps on what it armed before this thread drove. It must arm again if more
+// than that may arrive for this rank, or if something is due earlier. A napping background thread
+// does so by itself, unless something is pending that cannot wait for the end of the nap.
 template <class Sync>
 template <class Machine>
 void TurnsOf<Sync>::leave(Machine& machine) {
@@ -227,7 +233,7 @@ void TurnsOf<Sync>::leave(Machine& machine) {
   const std::lock_guard lock(mutex_);
   Sync::reads(&sleeping_until_);
   Sync::reads(&naps_);
-  // A step of this thread may have silenced the bell that was rung with end().
+  // A step of this thread may have silenced the bell that end() rang.
   if (!armed || goes_on || is_ending() || due < sleeping_until_ || (naps_ && !idle)) wake();
 }
 
@@ -251,7 +257,7 @@ void TurnsOf<Sync>::serve(Machine& machine) {
   life_.wait(Life::unborn);
   Lock lock(mutex_);
   while (!is_ending()) {
-    // The mutex was free during a nap, so that end() may have come.
+    // The mutex was free during a nap, so end() may have been called.
     if (nap(lock) || is_ending()) continue;
     if (!token_.take_in_background_or_park()) {
       background_.wait(lock);
@@ -272,7 +278,7 @@ void TurnsOf<Sync>::serve(Machine& machine) {
     static_cast<void>(token_.put_back());
     hand_on(lock);
     if (token_.waiting_drivers() > 0) continue;
-    // The last step may have silenced the bell that was rung with end().
+    // The last step may have silenced the bell that end() rang.
     if (!armed || is_ending()) continue;
     Sync::writes(&sleeping_until_);
     sleeping_until_ = due;

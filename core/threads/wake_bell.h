@@ -6,29 +6,29 @@
 
 namespace tutti {
 
-/// Wakes the thread that sleeps in the engine's poller. However many threads ring, one system call
-/// is made until the next silence().
+/// Wakes the thread that sleeps in the engine's poller. However many threads ring, only one system
+/// call is made until the next silence().
 ///
-/// Between the flag and the bell two threads can pass each other: silence() may find a flag whose
-/// bell is rung only after it. So silence() takes the flag down last, and what a thread told the
-/// engine before it found the flag up is seen by the step that took it down; and who has slept says
-/// so, because a bell without a flag would keep every sleep from then on from lasting.
+/// A ringing thread sets the flag first and rings the bell then, so silence() may find a flag whose
+/// bell is rung only after it. Therefore silence() clears the flag last. The step that cleared the
+/// flag sees everything that a thread put down before it found the flag set. A thread that has
+/// slept calls slept(), because a bell without a flag would cut short every later sleep.
 template <class Sync = Threads>
 class WakeBellOf {
  public:
   int descriptor() const { return bell_.descriptor(); }
 
-  /// Any thread, after it has put down what the engine shall see.
+  /// Called by any thread, after it has put down what the engine shall see.
   void ring() {
     if (!is_rung_.exchange(true)) bell_.ring();
   }
   bool is_rung() const { return is_rung_; }
-  /// Until it is rung, or `most` passed. True: it is rung.
+  /// Waits until the bell is rung or `most` has passed. Returns true if it is rung.
   bool wait(std::chrono::microseconds most) const { return bell_.wait(most); }
 
-  /// A thread returned from a sleep that the bell may have ended.
+  /// Called when a thread returned from a sleep that the bell may have ended.
   void slept() { may_be_stray_ = true; }
-  /// The holder of the token, before it looks at what other threads have put down.
+  /// Called by the holder of the token before it looks at what other threads have put down.
   void silence() {
     if (!is_rung_ && !may_be_stray_) return;
     may_be_stray_ = false;
@@ -39,7 +39,7 @@ class WakeBellOf {
  private:
   typename Sync::Bell bell_;
   typename Sync::template Atomic<bool> is_rung_{false};
-  typename Sync::template Atomic<bool> may_be_stray_{false};  // readable, though the flag is down
+  typename Sync::template Atomic<bool> may_be_stray_{false};  // rung, though the flag is clear
 };
 
 using WakeBell = WakeBellOf<>;

@@ -63,7 +63,7 @@ void DeathReader::stop() {
   state_->changed.notify_all();
 }
 
-// Runs on the thread.
+// The body of the thread.
 void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
   constexpr auto kPause = std::chrono::milliseconds(5);
   DeathLog log(bounded(state->store, end));
@@ -78,7 +78,7 @@ void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
     }
     lock.lock();
     if (known.is_all)
-      state->known.is_all = true;  // what was known before stays
+      state->known.is_all = true;  // the deaths that were known before stay
     else
       state->known = std::move(known);
     state->has_news = true;

@@ -11,9 +11,8 @@
 namespace tutti {
 
 /// Reads the deaths that a launcher writes into the job's store, on a thread of its own. An engine
-/// uses the store through this class alone. A store may stand still with its launcher, and a store
-/// of the program's own may answer late; callers never wait for it.
-/// The thread lives only from a call of begin() to stop().
+/// uses the store through this class alone, so it never waits for a store that stopped with its
+/// launcher or answers late. The thread lives only from begin() to stop().
 class DeathReader {
  public:
   explicit DeathReader(std::shared_ptr<Store> store);
@@ -22,17 +21,17 @@ class DeathReader {
   ~DeathReader();
   DeathReader(const DeathReader&) = delete;
 
-  /// The thread makes this call after each look; never after the destructor.
+  /// Sets a function that the thread calls after each look, but never after the destructor.
   void on_news(std::function<void()> call);
   /// Makes the thread look every few milliseconds until `end`, if it does not look already. Never
-  /// waits. One thread calls this and news() at a time.
+  /// waits. Only one thread at a time may call this and news().
   void begin(Deadline end);
-  /// Returns what is known now, if a look has ended since the last call; else nothing.
+  /// Returns all known deaths if a look has ended since the last call, else nothing.
   std::optional<KnownDeaths> news();
   /// Makes the thread begin no further look.
   void stop();
 
-  /// The seconds that a rank waits, at most, for what the store knows.
+  /// The longest time, in seconds, that a rank waits for the store.
   static constexpr double kLongestWait = 0.3;
 
  private:

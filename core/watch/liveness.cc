@@ -37,8 +37,8 @@ Liveness::Result Liveness::tick(Clock::time_point now, bool pending) {
     probing_ = false;
     return result;
   }
-  // If this rank itself was stopped it finds a gap, in which it heard no peer because it did not
-  // listen: every peer's silence is counted from now on.
+  // A gap between ticks means that this rank itself was stopped and did not listen. Then every
+  // peer's silence counts from now on.
   if (!probing_ || now - last_tick_ > gap_) start(now);
   last_tick_ = now;
   const auto quiet = [&](int peer) { return now - quiet_since_[static_cast<size_t>(peer)]; };

@@ -10,18 +10,18 @@
 
 namespace tutti {
 
-/// What is known of a rank when a report is made.
+/// Knowledge about a rank when a report is made.
 struct RankKnowledge {
-  std::optional<RankStatus> status;  // as it told last; nothing: it never did
-  double heard_seconds = 0;          // since a message of it came; infinity: none ever did
+  std::optional<RankStatus> status;  // from its last pong; nothing: none arrived
+  double heard_seconds = 0;          // since its last message; infinity: none arrived
   bool is_stopped = false;           // the system shows its process, of this host, as stopped
 };
 
-/// Where a late rank is: a sentence that calls it alive only if it was heard of within the last
-/// second. Pure.
+/// Returns a sentence about where a late rank is. It calls the rank alive only if it was heard
+/// within the last second. Pure.
 std::string describe_late_rank(int rank, const RankKnowledge& known);
 
-/// One line that says for which ranks a name waits, since when, and the likely cause. Pure.
+/// Returns one line that says for which ranks a name waits, since when, and the likely cause. Pure.
 std::string stall_line(const Negotiator::Waiting& waiting,
                        const std::vector<Negotiator::Waiting>& all,
                        const std::vector<RankKnowledge>& ranks, Clock::time_point now);
@@ -30,10 +30,10 @@ std::string stall_line(const Negotiator::Waiting& waiting,
 class StallClock {
  public:
   explicit StallClock(double first) : first_(first) {}
-  /// True if a report about something that has waited `seconds` is due; `reported` is what it
-  /// waited when it was reported last (0: never).
+  /// Returns whether a report about something that has waited for `seconds` is due. `reported` is
+  /// how long it had waited at the last report (0: never).
   bool due(double seconds, double reported) const { return seconds >= next(reported); }
-  /// The age at which the next report is due.
+  /// Returns the age at which the next report is due.
   double next(double reported) const;
 
  private:

@@ -25,7 +25,7 @@ int64_t nanoseconds(Clock::duration time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
 }
 
-// Ranks of several hosts share no steady clock; the wall clock, read once, aligns them as well as
+// Ranks of several hosts share no steady clock. The wall clock, read once, aligns them as well as
 // their hosts agree on the time.
 int64_t wall_offset() {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
@@ -33,13 +33,14 @@ int64_t wall_offset() {
          nanoseconds(Clock::now().time_since_epoch());
 }
 
-// The format's unit, to the nanosecond.
+// Returns microseconds, the format's unit, with three decimals.
 std::string micros(int64_t nanoseconds) {
   return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
 }
 
-/// Deals the spans of one row, which come in the order of their beginnings and, where these are
-/// equal, the longer first, to as few lanes as have no two that overlap without nesting.
+/// Assigns the spans of one row to lanes, as few as possible, so that spans of one lane overlap
+/// only if they nest. Spans come in the order of their beginnings, and the longer first if these
+/// are equal.
 class Lanes {
  public:
   size_t lane_of(Clock::time_point begin, Clock::time_point end, bool may_nest) {
@@ -58,7 +59,7 @@ class Lanes {
     Clock::time_point end;
     bool may_nest;
   };
-  std::vector<std::vector<Open>> open_;  // of each lane the spans that are not over, outer first
+  std::vector<std::vector<Open>> open_;  // per lane: spans that are not over, outer first
 };
 
 }  // namespace
@@ -104,8 +105,8 @@ void Timeline::instant(std::string_view row, std::string_view name, Clock::time_
   span(row, name, when, when);
 }
 
-// Each line: when it was, in nanoseconds since 1970, or nothing; a tab; the event but for its time
-// and its opening brace.
+// Each line has the event's time in nanoseconds since 1970 (or nothing), a tab, and the rest of the
+// event without its opening brace.
 std::string Timeline::stop() {
   const std::lock_guard lock(mutex_);
   on_ = false;
@@ -172,8 +173,8 @@ std::vector<Line> lines_of(const std::vector<std::string>& ranks) {
 
 }  // namespace
 
-// Times since 1970 would be rounded to a quarter of a microsecond by readers that take them as
-// doubles.
+// Times count from the first event. Readers take them as doubles, which would round times since
+// 1970 to a quarter of a microsecond.
 void write_timeline(const std::string& file, const std::vector<std::string>& ranks) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(file.c_str(), "w"),
                                                             &std::fclose);

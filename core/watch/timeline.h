@@ -13,35 +13,37 @@
 
 namespace tutti {
 
-/// Events of one rank in Chrome's trace format. Off unless started; recording is a few tens of
-/// nanoseconds and bounded: past a million events the rest is counted and dropped. Any thread.
+/// Events of one rank in Chrome's trace format. It is off unless started. Recording an event takes
+/// a few tens of nanoseconds. After a million events the rest is only counted. Any thread.
 ///
-/// Spans of one row that overlap get rows of their own below it ("negotiated", "negotiated 2"), for
-/// the format knows only spans that follow each other or lie within each other.
+/// Spans of one row that overlap get rows of their own below it ("negotiated", "negotiated 2"),
+/// because the format only allows spans that follow each other or lie within each other.
 class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
-  /// Without a clock of its own it knows no times but those that it is given.
+  /// If `has_clock` is false, it knows only the times that it is given.
   explicit Timeline(int rank, bool has_clock = true) : rank_(rank), has_clock_(has_clock) {}
   bool on() const { return on_; }
-  /// The time of what happens now, in a step that began at `step`: exact while it records, so that
-  /// what one step begins keeps its order; else `step`.
+  /// Returns the time of an event that happens now, in a step that began at `step`. While it
+  /// records, this is the exact time, so that the events of one step keep their order; otherwise it
+  /// is `step`.
   Clock::time_point exact(Clock::time_point step) const {
     return on_ && has_clock_ ? Clock::now() : step;
   }
   void start();
-  /// Ends recording and hands out the events, as write_timeline() takes them.
+  /// Ends recording and returns the events in the form that write_timeline() takes.
   std::string stop();
 
-  /// A span on a named row of this rank. It is empty if it would end before it begins, because the
-  /// caller knows the time of its step alone.
+  /// Records a span on a named row of this rank. A span that would end before it begins becomes
+  /// empty. That happens because a caller may know only the time of its step.
   void span(std::string_view row, std::string_view name, Clock::time_point begin,
             Clock::time_point end, std::string_view detail = {});
-  /// A span of a program's own, which may lie within another one of its row.
+  /// Records a span of the program's own, which may lie within another one of its row.
   void nested_span(std::string_view row, std::string_view name, Clock::time_point begin,
                    Clock::time_point end);
   void instant(std::string_view row, std::string_view name, Clock::time_point when);
-  /// For a launch on a device: its parts become spans of that name on rows "device: pack" and so
-  /// on, also after this is gone. Null while it is off.
+  /// Returns a recorder for a launch on a device. The launch's parts become spans of that name on
+  /// rows "device: pack" and so on. The recorder may outlive this object. Returns null while it is
+  /// off.
   std::shared_ptr<const DeviceSpans> device_spans(std::string name);
 
  private:
@@ -60,8 +62,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   uint64_t dropped_ = 0;
 };
 
-/// Writes a whole trace of the ranks' events, whose times count from the first of them; throws
-/// Error(io) that names the file.
+/// Writes a complete trace of the ranks' events. Times count from the first event. Throws Error(io)
+/// that names the file.
 void write_timeline(const std::string& file, const std::vector<std::string>& ranks);
 
 }  // namespace tutti

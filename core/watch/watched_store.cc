@@ -28,7 +28,7 @@ class WatchedStore final : public Store {
         return store_->get(key, slice.when() < deadline.when() ? slice : deadline);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::timeout) throw;
-        check();  // first, for callers that wait for less than a slice at a time
+        check();  // before the deadline, as a caller may wait less than a slice at a time
         if (deadline.passed()) throw;
       }
     }
@@ -44,7 +44,7 @@ class WatchedStore final : public Store {
  private:
   static constexpr double kSlice = 0.1;  // seconds between looks
 
-  // The lock is not held meanwhile: a look asks the store, which may take its time.
+  // Calls look_ without the lock, because it asks the store, which may take its time.
   void check() {
     std::unique_lock lock(mutex_);
     if (is_looking_ || !next_look_.passed()) return;

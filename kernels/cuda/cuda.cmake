@@ -1,11 +1,11 @@
-# libtutti_device_cuda.so, where there is nvcc. It links CUDA's runtime statically and finds the
-# driver when it is used, so that it loads on machines that have neither. (A file of its own, because
-# CMake enables languages outside of functions only.)
+# Builds libtutti_device_cuda.so if nvcc is available. The plugin links CUDA's runtime statically
+# and finds the driver at run time, so that it loads on machines that have neither. This is a file
+# of its own because CMake enables languages only outside of functions.
 set(why_not "")
 if(NOT TUTTI_CUDA)
   set(why_not "TUTTI_CUDA is off")
 else()
-  # Not in the path everywhere.
+  # nvcc is not in the path on every system.
   find_program(TUTTI_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
   mark_as_advanced(TUTTI_NVCC)
   if(NOT TUTTI_NVCC)
@@ -15,10 +15,10 @@ else()
       set(ENV{CUDACXX} ${TUTTI_NVCC})
     endif()
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      # A100, H100 and H200; what comes later compiles what is here for itself.
+      # These are A100, H100 and H200. Later GPUs compile the kernels from PTX.
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
       if(TUTTI_QUICK_BUILD)
-        set(CMAKE_CUDA_ARCHITECTURES 80)  # H100 and H200 compile it for themselves too
+        set(CMAKE_CUDA_ARCHITECTURES 80)  # H100 and H200 compile it from PTX
       endif()
     endif()
     include(CheckLanguage)
@@ -46,17 +46,18 @@ message(STATUS "Device cuda: built as a plugin with CUDA ${CMAKE_CUDA_COMPILER_V
 if(NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
-# CMake 3.25 does not know that nvcc has C++20.
+# CMake 3.25 does not know that nvcc supports C++20.
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
-# Kernels for the device's plugin, and those of layers (kernels/cuda/layers.cmake).
+# The first are the kernels of the device's plugin, the second those of layers
+# (kernels/cuda/layers.cmake).
 add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu cuda/flags/flags.cu)
 add_library(tutti_cuda_layer_kernels OBJECT cuda/layers/launch_layers.cu)
 foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)
   target_include_directories(${target} PRIVATE ${TUTTI_INCLUDE_DIR})
-  # One arithmetic on host and device: no fused multiply-add.
-  # A kernel whose registers do not suffice is an error, too.
+  # Host and device must do the same arithmetic, so fused multiply-add is off. Register spills are
+  # errors, too.
   target_compile_options(${target} PRIVATE -fmad=false --expt-relaxed-constexpr
     -Xptxas=--warn-on-spills -Xcompiler=-Wall,-Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror=all-warnings>)
   if(TUTTI_LESS_OPTIMIZED AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
@@ -64,7 +65,7 @@ foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)
   endif()
 endforeach()
 
-# As text, for the test that looks for its stores and loads.
+# PTX as text, for the test that checks its stores and loads.
 add_library(tutti_cuda_ptx OBJECT EXCLUDE_FROM_ALL cuda/flags/flags.cu)
 set_target_properties(tutti_cuda_ptx PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES 80)
 target_include_directories(tutti_cuda_ptx PRIVATE ${TUTTI_INCLUDE_DIR})
@@ -73,7 +74,7 @@ target_compile_options(tutti_cuda_ptx PRIVATE -fmad=false --expt-relaxed-constex
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/device/*.cc)
 add_library(tutti_device_cuda MODULE ${sources} $<TARGET_OBJECTS:tutti_cuda_kernels>)
 target_link_libraries(tutti_device_cuda PRIVATE tutti fmt::fmt CUDA::cudart_static)
-# CUDA's headers are not ours to warn about.
+# This keeps our warnings off CUDA's headers.
 target_include_directories(tutti_device_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 set_target_properties(tutti_device_cuda PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} LINKER_LANGUAGE CXX CUDA_RUNTIME_LIBRARY None)

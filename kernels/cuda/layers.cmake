@@ -1,6 +1,6 @@
-# libtutti_layers_cuda.so, where the device's plugin is built and cuDNN's header is here. It links CUDA's
-# runtime statically and loads cuBLASLt and cuDNN when a model needs them. It stands on the bundled
-# trainer, which includes this file.
+# Builds libtutti_layers_cuda.so if the device's plugin is built and cuDNN's header is available. It
+# links CUDA's runtime statically and loads cuBLASLt and cuDNN when a model needs them. It depends
+# on the bundled trainer, which includes this file.
 if(NOT TARGET tutti_device_cuda)
   return()
 endif()
@@ -14,7 +14,7 @@ endif()
 message(STATUS "Layers cuda: built as a plugin")
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/trainer/*.cc
   ${CMAKE_CURRENT_LIST_DIR}/libraries/*.cc)
-# The tests' fake device is made of the same.
+# The tests' fake device is built from the same sources.
 set_property(GLOBAL PROPERTY TUTTI_GPU_LAYER_SOURCES ${sources})
 set_property(GLOBAL PROPERTY TUTTI_GPU_LAYER_INCLUDES ${TUTTI_CUDNN_INCLUDE_DIR}
   ${CUDAToolkit_INCLUDE_DIRS})

@@ -1,4 +1,4 @@
-// What libtutti_layers_cuda.so exports: layers and steps on GPUs.
+// Exports the record of libtutti_layers_cuda.so: layers and steps on GPUs.
 
 #include "tutti/kernels/cuda/device/calls.h"
 #include "tutti/kernels/cuda/layers/launch_layers.h"
@@ -14,7 +14,7 @@ class CudaLauncher final : public cuda::Launcher {
  public:
   CudaLauncher(DeviceRuntime& runtime, Device device) : runtime_(runtime), device_(device) {
     runtime_.make_current(device_);
-    // Now, because a kernel that is loaded when it is first launched waits for what is running.
+    // All kernels are loaded now, because loading one at its first launch waits for running work.
     cuda::check(cuda::load_layer_kernels(), "load the layers' kernels", device_.index);
   }
 

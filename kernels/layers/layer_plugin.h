@@ -10,25 +10,27 @@
 
 namespace tutti {
 
-/// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
+/// Must grow whenever this header, or one that it includes, changes the interface against which a
+/// plugin is compiled.
 inline constexpr uint32_t kLayerAbi = 3;
 
-/// What a plugin exports that computes layers on a kind of device: libtutti_layers_cuda.so for
-/// GPUs, the tests' libtutti_device_fake.so for the fake one.
+/// The record that a plugin exports to compute layers on one kind of device.
+/// libtutti_layers_cuda.so serves GPUs, and the tests' libtutti_device_fake.so serves the fake
+/// device.
 struct LayerPlugin {
-  uint32_t abi = kLayerAbi;  // first, so that it can be read whatever follows
+  uint32_t abi = kLayerAbi;  // first, so that it can be read in every version
   const char* name = "";     // "cuda"
   std::unique_ptr<LayerKernels> (*layers)(Device device) = nullptr;
   std::unique_ptr<StepKernels> (*steps)(const std::vector<StepOperands>& operands) = nullptr;
 };
 
-/// The one symbol of such a plugin, beside the device's.
+/// The symbol that such a plugin exports, besides the device's.
 extern "C" const LayerPlugin tutti_layer_plugin;
 
-/// Where the plugin for a kind of device belongs: in plugin_folder().
+/// Returns the file of the plugin for a kind of device, in plugin_folder().
 std::string layer_plugin_file(DeviceKind kind);
-/// Loads it for good. Throws Error(unavailable) if it is not there or cannot be loaded,
-/// Error(corrupt_data | version) if it is there and of no use.
+/// Loads the plugin for the life of the process. Throws Error(unavailable) if it does not exist or
+/// cannot be loaded, and Error(corrupt_data | version) if it exists but is unusable.
 const LayerPlugin& load_layer_plugin(DeviceKind kind, const std::string& file);
 
 }  // namespace tutti

@@ -7,13 +7,14 @@
 
 namespace tutti {
 
-/// The plain loops that define LayerKernels, in f64. Values are row-major; a bias of no elements is
-/// none. Gradients of parameters are those of one call.
+/// The plain loops that define LayerKernels, in f64. Values are row-major. A bias without elements
+/// means that the layer has none. Gradients of parameters are those of one call; they are not
+/// accumulated.
 namespace reference {
 
 using Values = std::vector<double>;
 
-/// Of a layer with weights.
+/// Gradients of a layer with weights.
 struct WeightedGradients {
   Values input, weight, bias;
 };
@@ -28,13 +29,13 @@ Values convolution_forward(const ConvolutionShape& shape, const Values& input, c
 WeightedGradients convolution_backward(const ConvolutionShape& shape, const Values& input,
                                        const Values& weight, const Values& output_gradient);
 
-/// Where a window holds its maximum twice, the first in row order gets the gradient.
+/// If a window contains its maximum twice, the first in row order gets the gradient.
 Values pooling_forward(const PoolingShape& shape, const Values& input);
 Values pooling_backward(const PoolingShape& shape, const Values& input,
                         const Values& output_gradient);
 
 Values activation_forward(Activation activation, const Values& input);
-/// By what forward was given, for all activations.
+/// Takes forward's input, for all activations.
 Values activation_backward(Activation activation, const Values& input,
                            const Values& output_gradient);
 
@@ -44,11 +45,11 @@ struct CrossEntropyResult {
 };
 CrossEntropyResult softmax_cross_entropy_forward(int64_t classes, const Values& logits,
                                                  const std::vector<int64_t>& labels);
-/// Of the sum of the losses times `scale`.
+/// Returns the gradient of `scale` times the sum of the losses.
 Values softmax_cross_entropy_backward(int64_t classes, const Values& log_probabilities,
                                       const std::vector<int64_t>& labels, double scale);
 
-/// Of channels; `epsilon` as in LayerKernels. Rows are channels of one position.
+/// Normalises channels; `epsilon` as in LayerKernels. Rows are channels with one position.
 Values batch_norm_forward(const ChannelsShape& shape, double epsilon, const Values& input,
                           const Values& weight, const Values& bias);
 WeightedGradients batch_norm_backward(const ChannelsShape& shape, double epsilon,
@@ -59,7 +60,7 @@ Values layer_norm_forward(int64_t features, double epsilon, const Values& input,
 WeightedGradients layer_norm_backward(int64_t features, double epsilon, const Values& input,
                                       const Values& weight, const Values& output_gradient);
 
-/// Of queries, keys and values beside each other.
+/// `packed` holds queries, keys and values side by side.
 Values attention_forward(const AttentionShape& shape, const Values& packed);
 Values attention_backward(const AttentionShape& shape, const Values& packed,
                           const Values& output_gradient);

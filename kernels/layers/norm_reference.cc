@@ -1,4 +1,4 @@
-// Norms and attention of the plain loops.
+// Reference loops of normalisation and attention.
 
 #include <cmath>
 
@@ -7,8 +7,8 @@
 namespace tutti::reference {
 namespace {
 
-// Normalises groups of elements that share mean and variance: `group_of` and `weight_of` say which
-// group and which weight an element has.
+// Normalises groups of elements that share mean and variance. `group_of` and `weight_of` return the
+// index of an element's group and of its weight.
 template <class Group, class Weight>
 struct Normal {
   Normal(size_t groups, double epsilon, const Values& input, Group group_of, Weight weight_of)
@@ -82,7 +82,7 @@ auto layer_normal(int64_t features, double epsilon, const Values& input) {
       [width](size_t i) { return i % width; });
 }
 
-// Calls body(offset of the packed row of query i, of key j in it, softmax rows) head by head.
+// Offsets of one head's rows in `packed` and in the output.
 struct HeadOffsets {
   size_t length, width, features, packed, output;
   size_t query(size_t i) const { return packed + i * 3 * features; }
@@ -101,7 +101,7 @@ void for_each_head_of(const AttentionShape& s, Body body) {
                        n * length * heads * width + h * width});
 }
 
-// The softmax of query i over the keys it sees.
+// Returns the softmax of query i over the keys it sees.
 Values softmax_row(const AttentionShape& s, const HeadOffsets& head, const Values& packed,
                    size_t i) {
   Values row(s.options.causal ? i + 1 : head.length);

@@ -1,6 +1,7 @@
-// Compiled once per instruction set by foreach_target.h; the choice is made at run time, once a
-// step. A product is rounded before it is added (-ffp-contract=off, too), so that every instruction
-// set, every place in a vector and the tail give the same bits.
+// This file is compiled once per instruction set by foreach_target.h. Each step chooses the
+// instruction set at run time. A product is rounded before it is added (-ffp-contract=off keeps the
+// compiler from fusing them), so that every instruction set, every lane of a vector and the tail
+// give the same bits.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/layers/optimizer_steps.cc"
@@ -19,7 +20,7 @@ struct StepArrays {
   size_t count;
   float* value;
   const float* gradient;
-  float *first, *second;  // the optimizer's state; null: it has none
+  float *first, *second;  // the optimizer's state; null if it has none
 };
 
 }  // namespace tutti
@@ -30,9 +31,9 @@ namespace tutti::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The processor's own fetching ends at every page, and the arrays of a fused step are walked in
-// pieces: lines are fetched 24 ahead into the second cache and 6 ahead into the first, as those of
-// sums are (reduce.cc).
+// The hardware prefetcher stops at every page, and a fused step walks its arrays in pieces. So
+// lines are prefetched 24 ahead into the second-level cache and 6 ahead into the first, as sums do
+// (reduce.cc).
 HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
   constexpr size_t kLine = 16, kFar = 24 * kLine, kNear = 6 * kLine;
   for (const float* array :
@@ -44,7 +45,8 @@ HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
   }
 }
 
-// Lanes from element i on: w = kept * w - what `Step` makes of the gradient with its decay.
+// Updates the lanes from element i: w = kept * w - change, where Step::Change() computes the change
+// from the gradient with its decay.
 template <class Step, class D>
 HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays, size_t i) {
   const auto w = hn::LoadU(d, arrays.value + i);
@@ -53,7 +55,7 @@ HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays,
   hn::StoreU(hn::Sub(hn::Mul(hn::Set(d, factors.kept), w), change), d, arrays.value + i);
 }
 
-// Over whole vectors and then over what is left, one by one.
+// Applies the step to whole vectors, then to the remaining elements one by one.
 template <class Step>
 HWY_INLINE void ForEach(const StepFactors& factors, const StepArrays& arrays) {
   const hn::CappedTag<float, 16> d;

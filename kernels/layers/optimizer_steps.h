@@ -5,12 +5,13 @@
 
 namespace tutti {
 
-/// One step of an optimizer over one parameter, in place, f32. All spans have the parameter's
-/// length. Weight decay is an L2 term (added to the gradient) unless it is called decoupled.
+/// Each function does one step of an optimizer over one parameter, in place, in f32. All spans have
+/// the parameter's length. Weight decay is an L2 term (added to the gradient) unless it is
+/// decoupled.
 
 /// SGD with momentum (Sutskever et al. 2013, in the form with the learning rate outside the
 /// velocity): v = momentum * v + g; w -= learning_rate * (nesterov ? g + momentum * v : v).
-/// Without momentum `velocity` may be empty.
+/// `velocity` may be empty if momentum is 0.
 struct SgdSettings {
   float learning_rate = 0;
   float momentum = 0;
@@ -22,8 +23,8 @@ void sgd_step(const SgdSettings& settings, std::span<float> value, std::span<con
 
 /// Adam (Kingma and Ba 2015) and, with `decoupled`, AdamW (Loshchilov and Hutter 2019):
 /// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
-/// w -= learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon);
-/// decoupled first multiplies w by 1 - learning_rate * weight_decay. `step` (t) counts from 1.
+/// w -= learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
+/// AdamW first multiplies w by 1 - learning_rate * weight_decay. `step` (t) counts from 1.
 struct AdamSettings {
   double learning_rate = 0;
   double beta1 = 0.9;
@@ -37,9 +38,9 @@ void adam_step(const AdamSettings& settings, std::span<float> value,
                std::span<const float> gradient, std::span<float> first_moment,
                std::span<float> second_moment);
 
-/// RMSProp (Tieleman and Hinton 2012) with optional momentum: s = decay s + (1 - decay) g^2;
-/// v = momentum v + g / (sqrt(s) + epsilon); w -= learning_rate * v. Without momentum `velocity`
-/// may be empty.
+/// RMSProp (Tieleman and Hinton 2012) with optional momentum: s = decay s + (1 - decay) g^2; v =
+/// momentum v + g / (sqrt(s) + epsilon); w -= learning_rate * v. `velocity` may be empty if
+/// momentum is 0.
 struct RmsPropSettings {
   float learning_rate = 0;
   float decay = 0.99f;
@@ -51,12 +52,12 @@ void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
                    std::span<const float> gradient, std::span<float> mean_square,
                    std::span<float> velocity);
 
-/// Layer-wise rates: a step of each parameter is as long as its norm says. A parameter may be one
-/// part of several, whose sums of squares are added up between the two halves of a step. A ratio is
-/// 1 where one of its norms is 0, and everywhere without `is_adapted`, which biases and the weights
-/// of norms are spared; so is weight decay.
+/// Steps with layer-wise rates: norms of each parameter determine the length of its step. A
+/// parameter may be split into parts; the caller then sums their squares between the two halves of
+/// a step. A ratio is 1 if one of its norms is 0, or if `is_adapted` is false. Biases and the
+/// weights of normalisation layers are not adapted; they get no weight decay either.
 
-/// In f64 in the order of the elements.
+/// Returns the sum of squares in f64, added in the order of the elements.
 double sum_squares(std::span<const float> values);
 
 /// LARS (You et al. 2017): rate = learning_rate * trust * |w| / (|g| + weight_decay * |w|);
@@ -67,13 +68,13 @@ struct LarsSettings {
   double weight_decay = 0;
   double trust = 0.001;
 };
-/// The squares are those of the whole w and g.
+/// Takes the sums of squares of the whole w and g.
 void lars_step(const LarsSettings& settings, bool is_adapted, double value_squares,
                double gradient_squares, std::span<float> value, std::span<const float> gradient,
                std::span<float> velocity);
 
-/// LAMB (You et al. 2020): with Adam's m and v, corrected by the step, u = m / (sqrt(v) + epsilon)
-/// + weight_decay * w; w -= learning_rate * |w| / |u| * u. `step` counts from 1.
+/// LAMB (You et al. 2020), with Adam's m and v corrected by the step: u = m / (sqrt(v) + epsilon) +
+/// weight_decay * w; w -= learning_rate * |w| / |u| * u. `step` counts from 1.
 struct LambSettings {
   double learning_rate = 0;
   double beta1 = 0.9;
@@ -82,11 +83,11 @@ struct LambSettings {
   double weight_decay = 0;
   int64_t step = 1;
 };
-/// The first half: m, v and u.
+/// First half: updates m and v and computes u.
 void lamb_update(const LambSettings& settings, bool is_adapted, std::span<const float> value,
                  std::span<const float> gradient, std::span<float> first_moment,
                  std::span<float> second_moment, std::span<float> update);
-/// The second: w. The squares are those of the whole w and u.
+/// Second half: updates w. Takes the sums of squares of the whole w and u.
 void lamb_step(const LambSettings& settings, bool is_adapted, double value_squares,
                double update_squares, std::span<float> value, std::span<const float> update);
 

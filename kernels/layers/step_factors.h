@@ -6,17 +6,17 @@
 
 namespace tutti {
 
-/// A step's constants: whatever one of the optimizers needs. With them the CPU's steps
-/// (optimizer_steps.cc) and a GPU's (kernels/cuda/steps/step_tile.h) do the same arithmetic.
+/// The constants of one step of any optimizer. The CPU's steps (optimizer_steps.cc) and a GPU's
+/// (kernels/cuda/steps/step_tile.h) do the same arithmetic with them.
 struct StepFactors {
   float rate = 0, decay = 0, epsilon = 0;
-  float kept = 1;                                                    // of the value
+  float kept = 1;                                                    // factor of the value
   float momentum = 0, direct = 0, carried = 0;                       // SGD, RMSProp
   float keep = 0, rest = 0;                                          // RMSProp
   float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0, correction = 0;  // Adam
 };
 
-/// Nesterov is one formula: rate * (direct * g + carried * v).
+/// Nesterov and plain momentum share one formula: rate * (direct * g + carried * v).
 inline StepFactors factors_of(const SgdSettings& settings) {
   StepFactors factors;
   factors.rate = settings.learning_rate;
@@ -27,8 +27,8 @@ inline StepFactors factors_of(const SgdSettings& settings) {
   return factors;
 }
 
-/// The corrections of both moments are folded into two factors, so that the loop has one division:
-/// rate * m/c1 / (sqrt(v/c2) + eps) = (rate/c1) m / (sqrt(v) / sqrt(c2) + eps).
+/// Folds the corrections of both moments into two factors, so that the loop has one division: rate
+/// * m/c1 / (sqrt(v/c2) + eps) = (rate/c1) m / (sqrt(v) / sqrt(c2) + eps).
 inline StepFactors factors_of(const AdamSettings& settings) {
   const auto t = static_cast<double>(settings.step);
   StepFactors factors;

@@ -91,7 +91,7 @@ TEST_F(PlantedTree, AnIncludeThatPointsUpTheRoomsIsFound) {
   plant("core/agreement/plan.h", "#include \"tutti/core/settings/options.h\"\n");
   plant("core/hall/x.h", "#include \"tutti/core/settings/options.h\"\n");
   plant("core/settings/options.h", "#include \"tutti/core/agreement/plan.h\"\n");
-  plant("core/life/state.h", "#include \"tutti/tutti.h\"\n");
+  plant("core/calls/state.h", "#include \"tutti/tutti.h\"\n");
   plant("tests/backends/support/world.h", "#include \"tests/backends/conformance/cases.h\"\n");
   plant("tools/bench/main.cc", "#include \"tools/bench/report/plot.h\"\n");
   plant("tools/bench/report/plot.h", "#include \"tools/bench/cases/session.h\"\n");
@@ -103,7 +103,7 @@ TEST_F(PlantedTree, AnIncludeThatPointsUpTheRoomsIsFound) {
           "the rooms",
           "base/process/cores.h:1: include of tutti/base/error.h points up the rooms",
           "core/hall/x.h:1: include of tutti/core/settings/options.h stands in no room",
-          "core/life/state.h:1: include of tutti/tutti.h points up the rooms",
+          "core/calls/state.h:1: include of tutti/tutti.h points up the rooms",
           "core/settings/options.h:1: include of tutti/core/agreement/plan.h points up the "
           "rooms",
           "tests/backends/support/world.h:1: include of tests/backends/conformance/cases.h points "
@@ -153,7 +153,7 @@ TEST_F(PlantedTree, AFolderOfMoreThan25FilesIsFound) {
     const auto name = "file" + std::to_string(i);
     plant("core/watch/" + name + ".cc", "");
     plant("tests/planted/core/" + name + ".patch", "");
-    if (i < 25) plant("core/life/" + name + ".cc", "");
+    if (i < 25) plant("core/calls/" + name + ".cc", "");
     plant("tests/core/room" + std::to_string(i) + "/" + name + ".cc", "");
   }
   EXPECT_THAT(faults(), ElementsAre("core/watch: 26 files, more than 25: give it rooms",

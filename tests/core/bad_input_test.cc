@@ -18,7 +18,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/communicator.h"
-#include "tutti/core/life/places.h"
+#include "tutti/core/meeting/places.h"
 
 namespace tutti {
 namespace {

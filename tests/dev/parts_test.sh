@@ -2,24 +2,8 @@
 # `./dev check` in a scratch repository, with programs that stand in for the compiler's tools and
 # write down what they are called for: parts that passed are not run again for the same commit, and
 # clang-tidy sees again only what has changed.
-set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-
-fail() {
-  echo "parts test: $*" >&2
-  exit 1
-}
-
-mkdir -p "$scratch/bin" "$scratch/tree/tests" "$scratch/tree/build/release" "$scratch/tree/cmake/abi"
-cd "$scratch/tree"
-cp "$root/dev" .
-cp "$root"/cmake/*.awk cmake
-cp "$root"/cmake/abi/*.awk cmake/abi
-mkdir -p adapters/c && cp "$root"/adapters/c/tutti.h adapters/c
-cp "$root"/tests/{flaky,skips}.txt tests
-echo '/build/' >.gitignore
+. "$(dirname "${BASH_SOURCE[0]}")/scratch_tree.sh"
+mkdir -p adapters/c build/release && cp "$root"/adapters/c/tutti.h adapters/c
 for source in one two three; do
   echo "// $source" >$source.cc
   echo "\"file\": \"$scratch/tree/$source.cc\"" >>build/release/compile_commands.json
@@ -27,12 +11,6 @@ done
 echo '// settings' >.clang-tidy
 echo '// in all' >all.h
 
-stand_in() { # name body
-  printf '#!/usr/bin/env bash\nlog=%q\n%s\n' "$scratch/log" "$2" >"$scratch/bin/$1"
-  chmod +x "$scratch/bin/$1"
-}
-stand_in cmake ':'
-stand_in dpkg-query 'echo installed'
 stand_in ccache ':'
 stand_in ninja '
 for source in one two three; do
@@ -58,7 +36,7 @@ scratch=$(dirname "$log")
 [[ $preset == asan+ubsan && ${part-}${again-} == @(3,*| again) && -e $scratch/stop ]] && status=fail
 [[ $preset == asan+ubsan && ${part-} == 3,* && -e $scratch/flake ]] && status=fail
 printf "<testcase name=\"T\" status=\"%s\">\n</testcase>\n" $status >"$report"'
-export PATH=$scratch/bin:$PATH CI=
+export CI=
 git init -q .
 commit() { git add -A && git -c user.name=t -c user.email=t@t commit -qm "$1"; }
 commit first

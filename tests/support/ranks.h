@@ -11,7 +11,7 @@ namespace tutti::test {
 using RankFunction = std::function<void(Communicator&)>;
 using Tune = std::function<void(Options&)>;
 
-/// Whether to be brief: under a sanitizer in `./dev test`, but not in `--full` and `./dev check`.
+/// Whether to be brief: in `./dev sanitize`, but not in `--full` and `./dev check`.
 #if defined(TUTTI_EVERY_DAY) && (defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__))
 inline constexpr bool kIsBrief = true;
 #else

@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// A rank that has the data hands it on at doubling distance: ceil(log2(n)) rounds.
+// Ranks that have the data send it on at doubling distances: ceil(log2(n)) rounds.
 Schedule binomial_tree_broadcast(const Problem& problem) {
   Builder builder;
   const Range all{0, problem.counts[0]};

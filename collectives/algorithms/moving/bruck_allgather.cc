@@ -5,9 +5,9 @@
 
 namespace tutti {
 
-// Bruck's: ceil(log2(n)) rounds for any n. In scratch the chunks stand in the order own rank, next
-// rank, and so on around; in each round a rank gets from a doubling distance as many chunks as it
-// has, and at the end two copies turn the circle to where rank 0 comes first.
+// Bruck's algorithm: ceil(log2(n)) rounds for any n. Scratch holds the chunks in ring order,
+// beginning with this rank's. In each round a rank receives, from a doubling distance, as many
+// chunks as it has. At the end two copies rotate the chunks into rank order.
 Schedule bruck_allgather(const Problem& problem) {
   Builder builder;
   const int size = problem.size, rank = problem.rank;
@@ -17,7 +17,7 @@ Schedule bruck_allgather(const Problem& problem) {
   const int64_t total = chunks.back().end();
   chunks.push_back({total, 0});
   const int64_t base = builder.scratch(total);
-  const auto run = [&](int first, int last) {  // chunks [first, last) of the circle
+  const auto run = [&](int first, int last) {  // chunks [first, last) in ring order
     const int64_t begin = chunks[static_cast<size_t>(first)].begin;
     return Range{base + begin, chunks[static_cast<size_t>(last)].begin - begin};
   };

@@ -3,8 +3,8 @@
 
 namespace tutti {
 
-// From each rank to the next, from the root on. With several segments in flight all links are busy
-// at once and no rank sends the data more than once: for large data.
+// Each rank sends to the next, beginning with the root. With several segments in flight all links
+// are busy at once, and no rank sends the data more than once. This suits large data.
 Schedule chain_broadcast(const Problem& problem) {
   Builder builder;
   const Range all{0, problem.counts[0]};

@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// One round: everybody sends its chunk to everybody.
+// One round: every rank sends its chunk to every other rank.
 Schedule direct_allgather(const Problem& problem) {
   Builder builder;
   const auto chunks = consecutive(problem.counts);

@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// ceil(log2(n)) rounds of empty messages at doubling distance.
+// Sends empty messages at doubling distances: ceil(log2(n)) rounds.
 Schedule dissemination_barrier(const Problem& problem) {
   Builder builder;
   const int size = problem.size;

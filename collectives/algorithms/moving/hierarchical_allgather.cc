@@ -3,8 +3,9 @@
 
 namespace tutti {
 
-// Each chunk crosses to every other host once: its rank sends it to the members of its own host and
-// to the one member of each other host that was dealt that rank, which hands it on inside.
+// Each chunk is sent to every other host once. Its rank sends it to the members of its own host and
+// to one member of each other host, the one to which that rank was dealt. That member sends it on
+// within its host.
 Schedule hierarchical_allgather(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);

@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-// A binomial tree over one leader a host (the root on its own), then one inside each host: the data
-// crosses to each host once.
+// A binomial tree over one leader per host (on the root's host, the root), then one within each
+// host, so that the data is sent to each host once.
 Schedule hierarchical_broadcast(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);

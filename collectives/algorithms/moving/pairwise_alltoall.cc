@@ -3,9 +3,9 @@
 
 namespace tutti {
 
-// n-1 rounds, each a permutation: at distance d every rank sends d ranks on and receives from d
-// ranks back. In place, what is still to be sent is first put aside, in a round that every rank
-// counts: one that works in place may meet one that does not.
+// n-1 rounds, each a permutation: at distance d every rank sends to the rank d ahead and receives
+// from the rank d behind. In place, the input is first copied to scratch. All ranks count a round
+// for this copy, because a rank that works in place may meet one that does not.
 Schedule pairwise_alltoall(const Problem& problem) {
   Builder builder;
   const int size = problem.size, rank = problem.rank;

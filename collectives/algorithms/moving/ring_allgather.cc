@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// Around the ring, n-1 rounds; neighbours only.
+// n-1 rounds around the ring, between neighbours only.
 Schedule ring_allgather(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;

@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// The broadcast's tree the other way round, then empty messages down it: they tell everybody the
+// Reduces up the broadcast's tree, then sends empty messages down it, which give every rank the
 // verdict.
 Schedule binomial_tree_reduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);

@@ -3,7 +3,7 @@
 
 namespace tutti {
 
-// Everybody sends to the root, which reduces in rank order and answers with the verdict.
+// Every rank sends to the root, which reduces in rank order and answers with the verdict.
 Schedule direct_reduce(const Problem& problem) {
   Builder builder;
   const Range all{0, problem.counts[0]};

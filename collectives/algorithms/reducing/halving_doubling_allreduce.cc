@@ -6,15 +6,15 @@
 
 namespace tutti {
 
-// Rabenseifner's: a reduce-scatter by halving the range with a partner, then an allgather back
-// along the same way. A ring's bytes in 2 log2(n) rounds. Neighbours come first, because they have
-// the most to exchange, and are on one host if ranks are numbered host by host. Sums stay in
-// scratch until all ranks are heard.
+// Rabenseifner's algorithm: a reduce-scatter by halving the range with a partner, then an allgather
+// back along the same path. It sends a ring's bytes in 2 log2(n) rounds. Neighbours come first,
+// because they exchange the most and are on one host if ranks are numbered host by host. Sums stay
+// in scratch until the verdicts of all ranks are known.
 Schedule halving_doubling_allreduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;
   const Fold fold(problem);
-  SlotElement operand = fold.fold(builder);  // of the first element of `range`
+  SlotElement operand = fold.fold(builder);  // at the first element of `range`
   const int rounds = std::countr_zero(static_cast<unsigned>(fold.core()));
   if (!fold.is_in_core()) {
     builder.next_round(2 * rounds);
@@ -55,7 +55,7 @@ Schedule halving_doubling_allreduce(const Problem& problem) {
   }
   fold.unfold(builder);
   auto schedule = builder.take();
-  schedule.heard_all = rounds;  // the first is the fold's
+  schedule.heard_all = rounds;  // round 0 is the fold's
   return schedule;
 }
 

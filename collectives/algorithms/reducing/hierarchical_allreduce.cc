@@ -3,11 +3,11 @@
 
 namespace tutti {
 
-// Two levels. The data is cut into m rails, m the least number of ranks on any host; each host
-// reduces rail i to its member i, the members i of all hosts run a ring over rail i, and each host
-// gathers the rails again. A host of h sends 2(h-1)/h of the data to others, whatever the layout.
-// Scaled sums do not run around a ring, which would need another divisor in each round. Instead
-// each host reduces one chunk of the rail from all hosts.
+// Two levels. The data is split into m rails, where m is the smallest number of ranks on any host.
+// Each host reduces rail i to its member i; the members i of all hosts run a ring over rail i; each
+// host gathers the rails again. With h hosts, each host sends 2(h-1)/h of the data to others,
+// whatever the layout. Scaled sums do not use a ring, which would need another divisor in each
+// round. Instead each host reduces one chunk of the rail from all hosts.
 Schedule hierarchical_allreduce(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);

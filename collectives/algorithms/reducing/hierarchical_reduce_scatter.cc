@@ -3,9 +3,9 @@
 
 namespace tutti {
 
-// Two levels: each host first reduces what it has for every rank, then sends one sum per foreign
-// rank. Inside the host, a rank's own chunk is summed by itself and the chunks of foreign ranks by
-// the members in turn, one chunk a member and round.
+// Two levels. Each host first reduces its chunks for every rank, then sends one sum per rank of
+// another host. Within the host, a rank sums its own chunk, and the members in turn sum the chunks
+// for other hosts, one chunk per member and round.
 Schedule hierarchical_reduce_scatter(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);

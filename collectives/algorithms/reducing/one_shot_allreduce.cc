@@ -3,8 +3,8 @@
 
 namespace tutti {
 
-// One round: everybody sends everything to everybody and reduces all of it, in rank order. The
-// least latency, n-1 times the data.
+// One round: every rank sends everything to every other rank and reduces all of it in rank order.
+// It has the least latency and sends n-1 times the data.
 Schedule one_shot_allreduce(const Problem& problem) {
   Builder builder;
   const Range all{0, problem.counts[0]};

@@ -4,8 +4,8 @@
 namespace tutti {
 
 // Bandwidth-optimal: every rank sends and receives 2(n-1)/n of the data, to and from its neighbours
-// only. The data is cut into a chunk a rank; partial sums of chunks travel around the ring until
-// each rank holds one finished chunk, then the finished chunks travel around.
+// only. The data is split into one chunk per rank. Partial sums of chunks travel around the ring
+// until each rank holds one finished chunk; then the finished chunks travel around.
 Schedule ring_allreduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;

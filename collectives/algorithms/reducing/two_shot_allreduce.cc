@@ -3,8 +3,8 @@
 
 namespace tutti {
 
-// Two rounds: each rank owns a chunk, gets everybody's part of it, reduces it in rank order and
-// sends the result to everybody. As few bytes as a ring, all pairs at once.
+// Two rounds: each rank owns a chunk, receives every rank's part of it, reduces it in rank order
+// and sends the result to every rank. It sends as few bytes as a ring, between all pairs at once.
 Schedule two_shot_allreduce(const Problem& problem) {
   Builder builder;
   const Group group = everyone(problem);

@@ -31,7 +31,7 @@ ErrorCode code_of(cudaError_t status) {
   }
 }
 
-// What to do, where the error itself does not say it.
+// Returns advice for errors that do not contain it themselves.
 std::string_view advice(cudaError_t status) {
   switch (status) {
     case cudaErrorMemoryAllocation:

@@ -9,14 +9,14 @@
 
 namespace tutti::cuda {
 
-/// Throws an Error for anything but success: "cuda:0: cannot <what>: ..." and what to do.
+/// Throws an Error unless `status` is success: "cuda:0: cannot <what>: ..." and advice.
 void check(cudaError_t status, std::string_view what, int device);
-/// Forgets an error that was dealt with, so that nobody else's call reports it.
+/// Clears an error that was handled, so that no later call reports it.
 inline void forget_error() { static_cast<void>(cudaGetLastError()); }
 
-/// How many GPUs there are. Throws Error(unavailable) that says why none can be used.
+/// Returns the number of GPUs. Throws Error(unavailable) with the reason if none can be used.
 int count_devices();
-/// "driver 13.0, runtime 13.0"
+/// Returns for example "driver 13.0, runtime 13.0".
 std::string describe_versions();
 
 }  // namespace tutti::cuda

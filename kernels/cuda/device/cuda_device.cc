@@ -23,8 +23,8 @@ namespace {
 
 constexpr size_t kSlabBytes = 16384;
 constexpr size_t kLeastHostBytes = 4096;
-constexpr size_t kWordBytes = 64;    // a cache line each: host and device poll them
-constexpr size_t kMostAwaited = 64;  // by one command; CUDA takes 256
+constexpr size_t kWordBytes = 64;    // a cache line each, because host and device poll them
+constexpr size_t kMostAwaited = 64;  // per command; CUDA allows 256
 
 struct Event {
   cudaEvent_t event;
@@ -72,7 +72,7 @@ void CudaDevice::prepare(DeviceState& state, int device) {
   check(cudaDeviceGetAttribute(&yes, cudaDevAttrMemoryPoolsSupported, device), "start", device);
   state.has_pools = yes != 0;
   if (state.has_pools) {
-    // What was freed stays for the next one.
+    // Freed memory stays in the pool for reuse.
     cudaMemPool_t pool;
     uint64_t all = std::numeric_limits<uint64_t>::max();
     check(cudaDeviceGetDefaultMemPool(&pool, device), "start", device);
@@ -106,7 +106,7 @@ int CudaDevice::current_device() const {
 int CudaDevice::device_of(StreamRef stream, const void* memory, const void* other) {
   if (devices_.size() == 1) return 0;
   const int device = current_device();
-  const auto current = scope(device);  // CUDA would make it for any question
+  const auto current = scope(device);  // else any query would make CUDA create a context
   if (!is_default(native(stream))) {
     int its = 0;
     check(cudaStreamGetDevice(native(stream), &its), "use a stream", device);
@@ -205,7 +205,8 @@ uint64_t* CudaDevice::take_word() {
       return word;
     }
   }
-  // For good: words are few, and CUDA waits for the device when it frees such memory.
+  // The slab is never freed: words are few, and CUDA waits for the device when it frees pinned
+  // memory.
   auto* slab = static_cast<std::byte*>(allocate_host(kSlabBytes));
   const std::lock_guard lock(mutex_);
   for (size_t at = kWordBytes; at < kSlabBytes; at += kWordBytes)
@@ -218,7 +219,7 @@ void CudaDevice::give_back_word(uint64_t* word) noexcept {
   free_words_.push_back(word);
 }
 
-// --- what other ranks reach ---------------------------------------------------------------------
+// --- memory shared with other ranks -------------------------------------------------------------
 
 std::string CudaDevice::identity(Device device) {
   char place[32] = "";
@@ -333,8 +334,8 @@ void CudaDevice::synchronize(StreamRef stream) {
   check(cudaStreamSynchronize(native(stream)), "finish a stream", device);
 }
 
-// A stream on which nothing is ever for long tells what any kernel of the context has left behind.
-// Another thread's capture must not mind.
+// Queries a stream that is never busy for long. Its status reports any fatal error of a kernel in
+// this context. The relaxed capture mode keeps a capture of another thread valid.
 void CudaDevice::require_alive(Device device) {
   auto& its = state(device.index);
   const auto current = scope(device.index);
@@ -396,7 +397,8 @@ void CudaDevice::reduce_by_flags(const DeviceFlags& flags, StreamRef stream) {
 }
 
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
-  // CUDA, which begins before this, takes the words' memory away when the process ends.
+  // CUDA starts before this object and unmaps the words' memory at exit, so the thread must end
+  // first.
   std::call_once(ended_with_process_, [] { std::atexit([] { cuda_device().functions_.end(); }); });
   thread_local const char own = 0;
   const void* key = native(stream);

@@ -17,31 +17,32 @@
 
 namespace tutti::cuda {
 
-/// The runtime of all GPUs that this process sees. One per process, never destroyed: CUDA may be
-/// gone before it at the end. Any thread; leaves each thread's current device as it was.
+/// The runtime of all GPUs that this process sees. There is one per process, which is never
+/// destroyed because CUDA may be unloaded before it at exit. Any thread may call it; it leaves each
+/// thread's current device unchanged.
 ///
-/// A null stream is the default stream: of the device of the event or memory that the call is
-/// about, else of the thread's current device, else (a thread that never used CUDA) of the device
-/// that this process used first. Our own streams have the highest priority:
-/// communication goes first, and they share no hardware queue with the user's streams, which may be
-/// held by a word that one of ours is to write.
+/// A null stream is a default stream. Its device is that of the event or memory in the call; else
+/// the thread's current device; else (if the thread never used CUDA) the device that this process
+/// used first. The library's own streams have the highest priority. Communication runs first, and
+/// they share no hardware queue with the user's streams, which may be blocked until one of ours
+/// writes a word.
 class CudaDevice final : public DeviceRuntime {
  public:
-  /// Throws Error(unavailable) without a GPU.
+  /// Throws Error(unavailable) if there is no GPU.
   CudaDevice();
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
   int count() override { return static_cast<int>(devices_.size()); }
   void make_current(Device device) override;
-  /// Filled with zeros, from the device's MemoryPool.
+  /// Returns zeroed memory from the device's MemoryPool.
   void* allocate(size_t bytes, Device device) override;
   void* allocate_on(size_t bytes, Device device, StreamRef stream) override {
     return state(device.index).pool->allocate(bytes, stream);
   }
   void free(void* memory, Device device) noexcept override;
-  /// Sizes are rounded up to powers of two. What is given back is kept for the next one: to free
-  /// pinned memory CUDA waits for the whole device, on which a stream may be held by a word that
-  /// this process is to store.
+  /// Sizes are rounded up to powers of two. Freed memory is kept for reuse: when CUDA frees pinned
+  /// memory, it waits for the whole device, where a stream may be blocked until this process stores
+  /// a word.
   DeviceMemoryStatistics memory_statistics(Device device) override {
     return state(device.index).pool->statistics();
   }
@@ -59,7 +60,7 @@ class CudaDevice final : public DeviceRuntime {
   void record(void* event, StreamRef stream) override;
   bool reached(void* event) override;
   void wait_event(StreamRef stream, void* event) override;
-  /// Host memory that is not pinned makes the caller wait for the stream; see docs/gpu.md.
+  /// Blocks the caller until the stream is done if host memory is not pinned; see docs/gpu.md.
   void copy(void* target, const void* source, size_t bytes, StreamRef stream) override;
   void pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool veto,
             StreamRef stream) override;
@@ -75,7 +76,8 @@ class CudaDevice final : public DeviceRuntime {
   void unmap_shared(void* memory) noexcept override;
   void register_host(void* memory, size_t bytes) override;
   void forget_host(void* memory) noexcept override;
-  /// On a thread of this object (see host_functions.h). A device that failed calls nobody.
+  /// Runs on a thread of this object (see host_functions.h). After a device failed, no function is
+  /// called.
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
   void wait_words(StreamRef stream, std::span<const AwaitedWord> words) override;
@@ -88,12 +90,12 @@ class CudaDevice final : public DeviceRuntime {
   struct DeviceState {
     std::once_flag once;
     // Constant after that.
-    CUcontext context = nullptr;           // the one that everybody in the process shares
-    bool has_pools = false;                // memory comes and goes without waiting for the device
-    bool has_word_commands = false;        // streams store and await words by themselves
-    cudaStream_t memory_stream = nullptr;  // idle but for allocate() and free()
+    CUcontext context = nullptr;           // the context that the whole process shares
+    bool has_pools = false;                // allocating and freeing does not wait for the device
+    bool has_word_commands = false;        // streams store and await words without a kernel
+    cudaStream_t memory_stream = nullptr;  // used only by allocate() and free()
     std::unique_ptr<DeviceMemory> memory;
-    std::unique_ptr<MemoryPool> pool;  // of that memory
+    std::unique_ptr<MemoryPool> pool;  // allocates from `memory`
   };
   DeviceState& state(int device);
   void prepare(DeviceState& state, int device);
@@ -107,8 +109,8 @@ class CudaDevice final : public DeviceRuntime {
 
   std::mutex mutex_;  // guards the following
   std::vector<uint64_t*> free_words_;
-  std::unordered_map<void*, size_t> host_sizes_;      // of all pinned memory
-  std::unordered_multimap<size_t, void*> free_host_;  // what of it nobody uses
+  std::unordered_map<void*, size_t> host_sizes_;      // sizes of all pinned memory
+  std::unordered_multimap<size_t, void*> free_host_;  // unused pinned memory, by size
 
   SharedDeviceMemory shared_;
 
@@ -116,7 +118,7 @@ class CudaDevice final : public DeviceRuntime {
   HostFunctions functions_{[this](uint64_t* word) { give_back_word(word); }};
 };
 
-/// The one of this process.
+/// Returns the runtime of this process.
 CudaDevice& cuda_device();
 
 }  // namespace tutti::cuda

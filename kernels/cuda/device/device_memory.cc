@@ -24,12 +24,12 @@ void* DeviceMemory::reserve(size_t bytes) {
     return nullptr;
   }
   check(status, "allocate", device_);
-  // Other streams may use it only once it is there.
+  // Other streams may use the memory only after `stream_` has allocated it.
   if (has_pools_) check(cudaStreamSynchronize(stream_), "allocate", device_);
   return memory;
 }
 
-// Nothing can be done about an error here: the memory is lost, or the process ends.
+// An error cannot be handled here: the memory is lost, or the process is ending.
 void DeviceMemory::release(void* memory) noexcept try {
   const auto current = scope();
   if (has_pools_)

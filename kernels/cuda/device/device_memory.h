@@ -7,11 +7,12 @@
 
 namespace tutti::cuda {
 
-/// A GPU's memory as CUDA gives it. Where there are CUDA's own pools, segments come from the
-/// default one, which waits for no stream and keeps what goes back to it.
+/// A GPU's memory as CUDA allocates it. If the driver supports memory pools, segments come from the
+/// default pool, which waits for no stream and keeps freed memory.
 class DeviceMemory final : public MemorySource {
  public:
-  /// `stream` is idle but for this object and what its owner waits for.
+  /// Nothing keeps `stream` busy for long: only this object uses it, and its owner for work that it
+  /// waits for.
   DeviceMemory(const Driver& driver, CUcontext context, int device, bool has_pools,
                cudaStream_t stream);
 

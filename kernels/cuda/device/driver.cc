@@ -10,7 +10,7 @@ namespace tutti::cuda {
 
 namespace {
 
-// 12.0 is younger than today's forms of all these functions.
+// All of these functions have had their current signature since before 12.0.
 constexpr unsigned kVersion = 12000;
 
 template <class Function>

@@ -6,8 +6,8 @@
 
 namespace tutti::cuda {
 
-/// The functions of libcuda.so.1 that the runtime library has no equals of; that library finds
-/// them, so that this one does not link the driver.
+/// Functions of libcuda.so.1 that have no equivalent in the runtime library. The runtime library
+/// looks them up, so that this plugin does not link the driver.
 struct Driver {
   decltype(&cuCtxGetCurrent) context_current = nullptr;
   decltype(&cuCtxPushCurrent) context_push = nullptr;
@@ -15,18 +15,18 @@ struct Driver {
   decltype(&cuDevicePrimaryCtxRetain) context_retain = nullptr;
   decltype(&cuDeviceGetAttribute) device_attribute = nullptr;
   decltype(&cuGetErrorName) error_name = nullptr;
-  // Null where the driver is too old for them.
+  // Null if the driver is too old for them.
   decltype(&cuStreamWriteValue64) write_value = nullptr;
   decltype(&cuStreamBatchMemOp) batch_words = nullptr;
 
-  /// Throws Error(unavailable) if the driver lacks any of the first.
+  /// Throws Error(unavailable) if the driver lacks any of the required functions.
   Driver();
-  /// Throws Error(io) for anything but success.
+  /// Throws Error(io) unless `status` is success.
   void check(CUresult status, std::string_view what, int device) const;
 };
 
-/// Makes a context the thread's current one for a scope. Unlike cudaSetDevice() and back, this
-/// makes no context on a device that the thread happens to name and never uses.
+/// Makes a context the calling thread's current one for a scope. Unlike cudaSetDevice() and back,
+/// this creates no context on the thread's previous device if that device was never used.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, CUcontext context, int device);

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLeastSleep = std::chrono::microseconds(5);
 constexpr auto kMostSleep = std::chrono::milliseconds(1);
-constexpr int kShare = 50;  // a call is late by a fiftieth of the time that it was awaited
+constexpr int kShare = 50;  // a call may be late by a fiftieth of the time since the last call
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void HostFunctions::add(const void* stream, uint64_t* word, std::function<void()
 
 void HostFunctions::run() {
   ::pthread_setname_np(::pthread_self(), "tutti-cuda-host");
-  ::prctl(PR_SET_TIMERSLACK, 1000);  // else a short sleep lasts 50 us longer
+  ::prctl(PR_SET_TIMERSLACK, 1000);  // else a short sleep takes 50 us longer
   std::vector<Pending> pending;
   auto last_call = Clock::now();
   while (true) {
@@ -73,8 +73,8 @@ void HostFunctions::run() {
   }
 }
 
-// Calls, in the order in which they were added, the functions whose words are stored; a stream's
-// later ones wait for its earlier ones. Returns how many were called.
+// Calls, in the order in which they were added, the functions whose words are stored. A function
+// waits for the earlier ones of its stream. Returns how many were called.
 size_t HostFunctions::call_those_stored(std::vector<Pending>& pending) {
   std::vector<const void*> held;
   std::vector<Pending> left;
@@ -88,7 +88,7 @@ size_t HostFunctions::call_those_stored(std::vector<Pending>& pending) {
     }
     give_back_(one.word);
     one.function();
-    one.function = nullptr;  // what it holds goes before the next one is called
+    one.function = nullptr;  // its captures are destroyed before the next call
     ++calls;
   }
   pending.swap(left);

@@ -11,23 +11,23 @@
 
 namespace tutti::cuda {
 
-/// Calls functions when words are stored. CUDA's own way of calling the host from a stream uses one
-/// thread for a whole process, and that thread stands still while another thread copies memory that
-/// is not pinned on a held stream, even if the call would be what lets that stream go on. This
-/// object's thread only loads words, and nothing of CUDA stops it.
+/// Calls functions once their words are stored. CUDA's own host functions all run on one thread per
+/// process. That thread blocks while another thread copies unpinned memory on a blocked stream,
+/// even if the function would unblock that stream. This object's thread only loads words, and CUDA
+/// cannot block it.
 class HostFunctions {
  public:
-  /// `give_back` gets each word back before its function is called.
+  /// `give_back` receives each word before its function is called.
   explicit HostFunctions(std::function<void(uint64_t*)> give_back);
   ~HostFunctions() { end(); }
   HostFunctions(const HostFunctions&) = delete;
   HostFunctions& operator=(const HostFunctions&) = delete;
 
-  /// Calls `function` on this object's thread once `word` is not zero, after the functions that
-  /// were added for `stream` before it.
+  /// Calls `function` on this object's thread once `word` is nonzero, after all earlier functions
+  /// of `stream`.
   void add(const void* stream, uint64_t* word, std::function<void()> function);
-  /// Ends the thread. Functions whose words were not stored are never called, nor are later ones.
-  /// In a fork, which has no such thread, it does nothing.
+  /// Ends the thread. Functions whose words were not stored are never called, and neither are
+  /// functions added later. In a forked process, which lacks that thread, it does nothing.
   void end();
 
  private:
@@ -46,7 +46,7 @@ class HostFunctions {
   std::condition_variable changed_;
   std::vector<Pending> added_;
   bool is_over_ = false;
-  std::thread thread_;  // starts with the first function
+  std::thread thread_;  // started by the first add()
 };
 
 }  // namespace tutti::cuda

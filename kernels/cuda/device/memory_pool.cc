@@ -16,7 +16,7 @@ constexpr size_t kBlockBytes = 512;
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kMostSmallBytes = kMiB;
 constexpr size_t kSmallSegmentBytes = 2 * kMiB;
-constexpr size_t kMostSharedBytes = 10 * kMiB;  // larger requests get a segment each
+constexpr size_t kMostSharedBytes = 10 * kMiB;  // larger requests get their own segment
 constexpr size_t kSharedSegmentBytes = 20 * kMiB;
 constexpr size_t kSegmentStep = 2 * kMiB;
 
@@ -28,7 +28,8 @@ constexpr size_t usual_segment(size_t bytes) {
   return round_up(bytes, kSegmentStep);
 }
 
-// What is left of a block becomes one of its own, unless it is too little to be of use.
+// Returns the least remainder for which a block is split. A smaller remainder stays part of the
+// block.
 constexpr size_t least_rest(bool is_small) { return is_small ? kBlockBytes : kMiB; }
 
 }  // namespace
@@ -59,7 +60,7 @@ void* MemoryPool::allocate(size_t bytes, const StreamRef* stream) {
     void* memory = find_free(size, stream, event);
     if (memory == nullptr) memory = reserve(lock, size, stream, event);
     if (memory == nullptr && release_free(lock) > 0) memory = reserve(lock, size, stream, event);
-    // Other threads may have freed some while this one had no lock.
+    // Other threads may have freed memory while the lock was released.
     if (memory == nullptr) memory = find_free(size, stream, event);
     if (memory == nullptr && stream != nullptr) memory = find_waiting(size, *stream, event);
     if (memory == nullptr) fail(bytes);
@@ -100,7 +101,7 @@ void MemoryPool::free(void* memory) {
   const std::lock_guard lock(mutex_);
   const auto at = blocks_.find(static_cast<std::byte*>(memory));
   TUTTI_CHECK(at != blocks_.end() && !at->second.is_listed);
-  // Nobody knows what a device that failed still does: its memory is given to no one.
+  // A failed device may still access this memory, so it is never reused.
   for (auto& use : at->second.uses) {
     if (!source_.record(use.event, use.stream)) return;
     use.order = ++recorded_;
@@ -150,7 +151,7 @@ void* MemoryPool::find(size_t bytes, ListKey key, const StreamRef* stream, void*
   return take(blocks_.find(fit->second), bytes, stream, event);
 }
 
-// The smallest block of all that other streams may still use.
+// Takes the smallest block that is large enough, of those that other streams may still use.
 void* MemoryPool::find_waiting(size_t bytes, StreamRef stream, void* event) {
   auto best = blocks_.end();
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
@@ -166,13 +167,14 @@ void* MemoryPool::find_waiting(size_t bytes, StreamRef stream, void* event) {
   return take(best, bytes, &stream, event);
 }
 
-// Without the lock while the driver is asked, which may have to wait until another thread frees.
+// Reserves a new segment. The lock is released during the call of the driver, which may block until
+// another thread frees memory.
 void* MemoryPool::reserve(std::unique_lock<std::mutex>& lock, size_t bytes, const StreamRef* stream,
                           void* event) {
   const size_t least = round_up(bytes, kSegmentStep);
   for (size_t size = usual_segment(bytes);; size = least) {
     if (size <= limit_ && statistics_.reserved_bytes <= limit_ - size) {
-      statistics_.reserved_bytes += size;  // before others fill the limit
+      statistics_.reserved_bytes += size;  // before another thread exceeds the limit
       lock.unlock();
       void* segment = nullptr;
       try {
@@ -195,7 +197,7 @@ void* MemoryPool::reserve(std::unique_lock<std::mutex>& lock, size_t bytes, cons
   }
 }
 
-// Takes the block, or its first `bytes`, for a stream that is behind all who used it.
+// Takes the block, or its first `bytes`, for a stream that is ordered after all earlier uses.
 void* MemoryPool::take(Blocks::iterator at, size_t bytes, const StreamRef* stream, void* event) {
   unlist(at);
   auto& block = at->second;
@@ -245,7 +247,7 @@ MemoryPool::ListKey MemoryPool::key_of(const Block& block) {
   return {block.is_small, Users::several, nullptr};
 }
 
-// Into its list, as one with its neighbours if these are free for the same users.
+// Adds the block to its free list, joined with neighbours that the same stream may still use.
 void MemoryPool::list(Blocks::iterator at) {
   const auto joins = [&](Blocks::iterator neighbour) {
     return neighbour->second.is_listed && neighbour->second.segment == at->second.segment &&
@@ -265,7 +267,7 @@ void MemoryPool::list(Blocks::iterator at) {
   at->second.is_listed = true;
 }
 
-// Of their events, which are of one stream, the later counts for both.
+// Both blocks' events belong to one stream, so the later event covers both.
 void MemoryPool::join(Blocks::iterator first, Blocks::iterator second) {
   first->second.bytes += second->second.bytes;
   if (!first->second.uses.empty()) {
@@ -284,7 +286,8 @@ void MemoryPool::unlist(Blocks::iterator at) {
 }
 
 void MemoryPool::drop_reached() {
-  // First all of them leave their lists, since those that stay alike become one when they return.
+  // All changed blocks first leave their lists, so that equal neighbours are joined when they
+  // return.
   std::vector<Blocks::iterator> changed;
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
     auto& [data, block] = *at;

@@ -15,64 +15,68 @@
 
 namespace tutti::cuda {
 
-/// What a pool needs of the driver, for one device. Any thread; several at once. reserve() and
-/// create_event() may wait, so the pool holds no lock around them; the others return at once.
+/// What a pool needs from the driver, for one device. Any threads may call it concurrently.
+/// reserve() and create_event() may block, so the pool holds no lock while it calls them; the
+/// others return at once.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  /// Memory that every stream may use, aligned to 256 bytes; null where there is none left. Throws
-  /// Error for anything else.
+  /// Returns memory that every stream may use, aligned to 256 bytes, or null if the device has none
+  /// left. Throws Error for other failures.
   virtual void* reserve(size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
   virtual void* create_event() = 0;
   virtual void destroy_event(void* event) noexcept = 0;
-  /// Whether the event now marks this point of the stream; false: the device has failed.
+  /// Records a point of the stream in the event. Returns false if the device has failed.
   virtual bool record(void* event, StreamRef stream) noexcept = 0;
-  /// Whether the stream has come to the last point recorded.
+  /// Returns whether the stream has reached the last recorded point.
   virtual bool reached(void* event) noexcept = 0;
-  /// The stream waits on the device for the last point recorded. Throws Error.
+  /// Makes the stream wait, on the device, for the last recorded point. Throws Error.
   virtual void wait(StreamRef stream, void* event) = 0;
 };
 
-/// Memory of one device, kept for the next who asks. The driver is asked for segments (2 MiB for
-/// requests up to 1 MiB, 20 MiB up to 10 MiB, else multiples of 2 MiB), which are split into blocks
-/// of multiples of 512 bytes; neighbours that are free alike become one block again.
+/// A caching allocator for the memory of one device. It reserves segments from the driver: 2 MiB
+/// for requests up to 1 MiB, 20 MiB for requests up to 10 MiB, and multiples of 2 MiB for larger
+/// ones. Segments are split into blocks of multiples of 512 bytes. Neighbouring free blocks that
+/// the same streams may still use are joined again.
 ///
 /// Streams run late, so a free block remembers the streams that may still use it, each with an
-/// event. Its own stream has it again at once. Any other stream gets it when the events are
-/// reached; only before it would fail is it made to wait for them on the device. The order of
-/// search: free blocks, the driver, the driver again after whole free segments went back to it,
-/// and blocks that must be waited for. The host never waits for a stream.
+/// event. The same stream can reuse it at once. Another stream gets it when the events are reached.
+/// Only if the allocation would otherwise fail does the stream wait for the events on the device.
+/// The search order is: free blocks; the driver; the driver again after whole free segments were
+/// returned to it; blocks that must be waited for. The host never waits for a stream.
 ///
-/// Any thread. Events are made when memory is asked for, not when it is freed, since the driver may
-/// let a caller of that wait for streams that are held.
+/// Any thread may call it. Events are created by allocate() and use(), not by free(), because the
+/// driver may make their creation wait for blocked streams.
 class MemoryPool {
  public:
-  /// `name` is the device's in errors; more than `limit` bytes are never reserved. `source` is
-  /// borrowed.
+  /// `name` is the device's name in errors. The pool never reserves more than `limit` bytes.
+  /// `source` is borrowed.
   explicit MemoryPool(MemorySource& source, std::string name,
                       size_t limit = std::numeric_limits<size_t>::max());
-  /// Gives all memory back to the driver; no stream may use any of it any more.
+  /// Returns all memory to the driver. No stream may use any of it any more.
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// Memory for work on `stream`, aligned to 256 bytes, with any contents. Throws
-  /// Error(out_of_memory) that names the bytes asked for, allocated, reserved and of the largest
-  /// free block.
+  /// Returns memory for work on `stream`, aligned to 256 bytes, with arbitrary contents. Throws
+  /// Error(out_of_memory) that names the requested, allocated and reserved bytes and the size of
+  /// the largest free block.
   void* allocate(size_t bytes, StreamRef stream);
-  /// Memory that no stream uses any more, so that all may; free() counts on the same.
+  /// Returns memory that no stream uses any more, so that every stream may use it. The caller must
+  /// have finished its work before free().
   void* allocate_idle(size_t bytes);
-  /// Work on `stream` uses this memory, too: free() does not forget it. In the order of the
-  /// stream's work the caller has seen to it that the memory is ready there.
+  /// Records that work on `stream` also uses this memory, so that free() takes it into account. The
+  /// caller must have ordered the stream's work after the memory became ready.
   void use(void* memory, StreamRef stream);
-  /// What was put on its streams until now may still use it. A stream must live until what was
-  /// allocated or used for it is freed.
+  /// Frees memory. Work already queued on its streams may still use it. Each stream on which memory
+  /// was allocated or used must live until that memory is freed.
   void free(void* memory);
 
-  /// More than so many bytes are not reserved from now on; what is reserved stays.
+  /// Sets how many bytes may be reserved from now on. Memory that is already reserved stays.
   void limit(size_t bytes);
-  /// Gives free segments that no stream uses any more back to the driver. Returns their bytes.
+  /// Returns free segments that no stream uses any more to the driver, and returns their size in
+  /// bytes.
   size_t release_free();
   DeviceMemoryStatistics statistics() const;
 
@@ -80,18 +84,18 @@ class MemoryPool {
   struct Use {
     StreamRef stream;
     void* event;
-    uint64_t order = 0;  // of its recording, over all streams
+    uint64_t order = 0;  // order in which events were recorded, over all streams
   };
   struct Block {
     std::byte* segment;
     size_t bytes;
-    bool is_small;  // of a segment for small requests
+    bool is_small;  // in a segment for small requests
     bool is_listed = false;
-    std::vector<Use> uses = {};  // at most one a stream
+    std::vector<Use> uses = {};  // at most one per stream
   };
   using Blocks = std::map<std::byte*, Block>;
-  // Which free blocks can replace each other: of a kind of segments, used by nobody, by one stream,
-  // or by several.
+  // Free blocks with equal keys are interchangeable: the same kind of segment, and used by no
+  // stream, by the same one, or by several.
   enum class Users { none, one, several };
   using ListKey = std::tuple<bool, Users, void*>;
   using FreeList = std::set<std::pair<size_t, std::byte*>>;

@@ -11,12 +11,12 @@
 namespace tutti::cuda {
 
 /// Device memory that processes of one host share by CUDA's IPC. CUDA exports only whole
-/// allocations of cudaMalloc() in this way, neither parts of them nor those of its pools, and says
-/// nothing of a process that frees what another one has mapped: so what is given back here is kept
-/// for the next who asks. Any thread; the device in question is the thread's current one.
+/// allocations of cudaMalloc(), not parts of them and not memory of its pools. It also does not
+/// define what happens to a mapping when the owner frees the memory, so freed memory is kept here
+/// for reuse. Any thread may call this; the device in question must be the thread's current one.
 class SharedDeviceMemory {
  public:
-  /// In whole pages of 2 MiB. Throws Error(out_of_memory | unavailable).
+  /// Allocates whole pages of 2 MiB. Throws Error(out_of_memory | unavailable).
   void* allocate(size_t bytes, int device, DeviceHandle& handle);
   void give_back(void* memory) noexcept;
   void* map(const DeviceHandle& handle, int device);
@@ -37,11 +37,11 @@ class SharedDeviceMemory {
   std::unordered_map<void*, Own> own_;
   std::multimap<std::pair<int, size_t>, void*> free_;
   std::unordered_map<void*, Mapped> mapped_;
-  std::map<std::pair<int, DeviceHandle>, void*> places_;  // of what is mapped
+  std::map<std::pair<int, DeviceHandle>, void*> places_;  // addresses of mapped memory
 };
 
-/// Lets the current device, `from`, work on the memory of `to`: what CUDA allocates and what comes
-/// from its pools. Throws Error(unavailable).
+/// Lets the current device, `from`, access the memory of `to`, both that of cudaMalloc() and that
+/// of its pools. Throws Error(unavailable).
 void enable_peer(int from, int to);
 
 }  // namespace tutti::cuda

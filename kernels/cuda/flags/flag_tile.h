@@ -1,18 +1,19 @@
 #pragma once
 
-// What one block of a flag kernel does: an allreduce in which the ranks' kernels wait for each
-// other by words in memory that all of them reach. A template over how words are stored and
-// awaited, so that the same protocol runs here on threads (tests/kernels/cuda/flag_test.cc) and
-// there as PTX.
+// The work of one block of a flag kernel: an allreduce in which the ranks' kernels wait for each
+// other by words in memory that all of them reach. It is a template over how words are stored and
+// awaited, so that the same protocol runs on a GPU as PTX and on threads in
+// tests/kernels/cuda/flag_test.cc.
 //
 // Rules that keep it from hanging and from reading too early:
-// - a word is written by one rank's block and read by one other's: nobody adds to a peer's word;
+// - a word is written by one block of one rank and read by one block of another; no rank adds to a
+//   peer's word;
 // - words only grow, and nothing resets them: a peer may be a round ahead;
-// - a round's number is in the device's memory, and the kernel itself adds one to it, so that a
+// - a round's number is in the device's memory, and the kernel itself increments it, so that a
 //   captured graph advances by itself;
-// - two barriers of a round have words of their own;
-// - every wait is bounded, looks at a word that ends it, and leaves as if nothing had happened;
-//   the rounds after that return at once.
+// - the two barriers of a round have separate words;
+// - every wait is bounded, checks an abort word, and is abandoned without side effects; the rounds
+//   after that return at once.
 
 #include "tutti/kernels/cuda/pack/reduce_tile.h"
 #include "tutti/tensor/device_flags.h"
@@ -21,46 +22,47 @@ namespace tutti::cuda {
 
 inline constexpr int kFlagLine = 32;  // words: 128 bytes, which no other block writes
 
-/// What a rank's peers write into: words of one rank each, and room for packets.
+/// The memory that a rank's peers write: words for each rank, followed by space for packets.
 struct FlagBoard {
   uint32_t start[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
   uint32_t end[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
 };
 
-/// What a rank's own kernels keep from one to the next, in its device's memory.
+/// State that a rank's kernels keep between launches, in its device's memory.
 struct FlagState {
   uint32_t round[kMostFlagBlocks];  // of each block
-  uint32_t is_poisoned;             // a round was left: none after it runs
+  uint32_t is_poisoned;             // a wait was abandoned; later rounds return at once
 };
 
-/// Two numbers with the number of their round beside each: 16 bytes, of which each half is stored
-/// whole, so that no reader sees a number of another round.
+/// Two numbers, each with its round's number beside it. Each 8-byte half of the 16 bytes is stored
+/// as a whole, so no reader takes a number of another round for one of its own.
 struct alignas(16) FlagPacket {
   uint32_t first, first_round, second, second_round;
 };
 
-/// One allreduce. Grid, variant and count are equal on all ranks: they come from the plan.
+/// One allreduce. Grid, variant and count are equal on all ranks, because they come from the plan.
 struct FlagCall {
-  ReduceTable table;  // places of all ranks, in their order, at the same element
+  ReduceTable table;  // addresses on all ranks, in rank order, at the same element
   FlagBoard* boards[kMostFlagRanks];
-  FlagPacket* packets[kMostFlagRanks];  // of each rank: packet_places() of them
+  FlagPacket* packets[kMostFlagRanks];  // packet_places() of them for each rank
   FlagState* state;                     // this rank's
   FlagRecord* record;                   // this rank's
-  const uint32_t* abort;                // not 0: leave
-  // By cut_flags(), so that no thread divides.
-  int64_t share;             // elements of a rank's share; not of two shots: all
-  int64_t part;              // of a block's part of a share
+  const uint32_t* abort;                // if nonzero: abandon the wait
+  // Set by cut_flags(), so that no thread divides.
+  int64_t share;             // elements of a rank's share; all elements unless two_shot
+  int64_t part;              // elements of a block's part of a share
   int64_t packets_of_block;  // from one sender, in one round
   int32_t rank, size, blocks;
   FlagVariant variant;
 };
 
-/// Of one rank's room: two rounds, since a peer may be one ahead.
+/// Returns the number of packets in one rank's space. It holds two rounds, since a peer may be one
+/// ahead.
 inline constexpr int64_t packet_places(int64_t packets_of_block, int blocks, int size) {
   return 2 * packets_of_block * blocks * size;
 }
 
-/// Waits until the word is `round` at least. False: left.
+/// Waits until the word is at least `round`. Returns false if the wait was abandoned.
 template <class Atomics>
 TUTTI_DEVICE bool await_flag(const FlagCall& call, const uint32_t* word, uint32_t round, int peer,
                              int block, Atomics& atomics) {
@@ -74,7 +76,8 @@ TUTTI_DEVICE bool await_flag(const FlagCall& call, const uint32_t* word, uint32_
   return false;
 }
 
-/// By thread `peer` of a block: says that this block has come here, and waits for the peer's.
+/// Called by thread `peer` of a block. say() announces to the peer that this block has reached a
+/// barrier; hear() waits until the peer's block has.
 template <class Atomics>
 TUTTI_DEVICE void say(const FlagCall& call, bool is_end, uint32_t round, int peer, int block,
                       Atomics& atomics) {
@@ -90,7 +93,7 @@ TUTTI_DEVICE bool hear(const FlagCall& call, bool is_end, uint32_t round, int pe
                     block, atomics);
 }
 
-/// How much ranks and blocks have to do, from the table's count and the call's variant, size and
+/// Sets how much each rank and block does, from the table's count and the call's variant, size and
 /// blocks.
 inline void cut_flags(FlagCall& call) {
   const int64_t count = call.table.count;
@@ -99,7 +102,7 @@ inline void cut_flags(FlagCall& call) {
   call.packets_of_block = (call.part + 1) / 2;
 }
 
-/// As the kernel takes it.
+/// Makes the kernel's parameters from the public ones.
 inline FlagCall make_flag_call(const DeviceFlags& flags) {
   static_assert(sizeof(FlagState) <= DeviceFlags::kStateBytes &&
                 sizeof(FlagBoard) == DeviceFlags::kWordBytes);
@@ -121,7 +124,7 @@ inline FlagCall make_flag_call(const DeviceFlags& flags) {
   return call;
 }
 
-/// The stretch of elements [begin, begin + count) that is part number `part` of a whole.
+/// Elements [begin, begin + count), which are part number `part` of a whole.
 struct FlagPart {
   int64_t begin, count;
 };
@@ -192,8 +195,8 @@ TUTTI_DEVICE bool receive_packets(const FlagCall& call, uint32_t round, int bloc
 
 // --- a block -------------------------------------------------------------------------------------
 
-/// What a block reduces, between the barriers: of all elements into its own output, or of its
-/// rank's share into all outputs.
+/// Does a block's reduction between the barriers: all elements into its rank's own output
+/// (one_shot), or its rank's share into all outputs (two_shot).
 template <class T>
 TUTTI_DEVICE void reduce_block(const FlagCall& call, int block, int thread, int threads) {
   const bool is_one_shot = call.variant == FlagVariant::one_shot;
@@ -206,16 +209,17 @@ TUTTI_DEVICE void reduce_block(const FlagCall& call, int block, int thread, int 
                     threads);
 }
 
-/// A block's work is cut into phases; between two of them all its threads meet, and all leave if
-/// any of them says so.
+/// A block's work is split into phases. All its threads meet between two phases, and all return if
+/// any thread's phase returned false.
 inline constexpr int kFlagPhases = 6;
 
-/// One thread's share of a phase of block `block`; false: leave.
+/// Runs one thread's share of a phase of block `block`. Returns false if the kernel must return.
 ///
 /// one_shot: every rank reduces all elements from all inputs into its own output, so inputs and
-/// outputs are apart. two_shot: each rank reduces its share from all inputs into all outputs, which
-/// may be the inputs. packets (f32): each rank sends its elements to all, and reduces what comes.
-/// Elements are of T, as the table says; kPackets: whether that is the variant.
+/// outputs must not overlap. two_shot: each rank reduces its share from all inputs into all
+/// outputs, which may be the inputs. packets (f32): each rank sends its elements to all peers, and
+/// reduces what it receives. T is the table's element type, and kPackets is true for the variant
+/// packets.
 template <class T, bool kPackets, class Atomics>
 TUTTI_DEVICE bool flag_phase(const FlagCall& call, int phase, int block, int thread, int threads,
                              Atomics& atomics) {

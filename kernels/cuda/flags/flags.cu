@@ -4,7 +4,7 @@ namespace tutti::cuda {
 
 namespace {
 
-constexpr int kFlagThreads = 256;      // whose registers suffice
+constexpr int kFlagThreads = 256;      // more would run out of registers
 constexpr uint32_t kLookEvery = 1024;  // polls
 
 __device__ uint64_t nanos_now() {
@@ -13,7 +13,7 @@ __device__ uint64_t nanos_now() {
   return now;
 }
 
-// Words as a GPU stores and awaits them, so that other GPUs and the host see what came before.
+// Stores and awaits words on a GPU, so that other GPUs and the host see all earlier stores.
 struct PtxAtomics {
   uint64_t deadline;
 
@@ -44,7 +44,8 @@ struct PtxAtomics {
     if (polls % kLookEvery != kLookEvery - 1) return true;
     return load_acquire(abort) == 0 && nanos_now() < deadline;
   }
-  // Never a trap: that would end the context, and with it all ranks that are threads in it.
+  // Abandons a wait. It must not trap: that would end the context, and with it all ranks that are
+  // threads of this process.
   __device__ void leave(FlagRecord& record, FlagState& state, const FlagRecord& what) const {
     if (atomicExch(&state.is_poisoned, 1) != 0) return;
     record.rank = what.rank;
@@ -57,10 +58,10 @@ struct PtxAtomics {
 };
 
 template <class T, bool kPackets>
-__global__ void __launch_bounds__(kFlagThreads, 1)  // else ptxas spills, so that more of them fit
+__global__ void __launch_bounds__(kFlagThreads, 1)  // without the 1, ptxas spills to fit more
     flag_kernel(const __grid_constant__ FlagCall call, uint64_t nanos) {
   PtxAtomics atomics{nanos_now() + nanos};
-#pragma unroll 1  // or each phase has a copy of all of them
+#pragma unroll 1  // else each phase gets a copy of all of them
   for (int phase = 0; phase < kFlagPhases; ++phase)
     if (!__syncthreads_and(flag_phase<T, kPackets>(call, phase, static_cast<int>(blockIdx.x),
                                                    static_cast<int>(threadIdx.x), kFlagThreads,
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kFlagThreads, 1)  // else ptxas spills, so tha
       return;
 }
 
-// One for each type, and one for packets: each takes the registers that it needs.
+// There is one kernel per type, and one for packets, so that each uses only the registers it needs.
 using FlagKernel = void (*)(FlagCall, uint64_t);
 FlagKernel kernel_for(DataType dtype, FlagVariant variant) {
   if (variant == FlagVariant::packets) return flag_kernel<float, true>;
@@ -97,7 +98,7 @@ FlagKernel kernel_for(DataType dtype, FlagVariant variant) {
       return flag_kernel<uint64_t, false>;
     case DataType::u8:
     case DataType::boolean:
-    case DataType::raw:  // which nothing reduces
+    case DataType::raw:  // never reduced
       break;
   }
   return flag_kernel<uint8_t, false>;

@@ -6,12 +6,12 @@
 
 namespace tutti::cuda {
 
-/// One rank's part of an allreduce by flags, on the current device, in stream order. All blocks of
-/// all ranks must run together: for ranks with a device each, and at most kMostFlagBlocks blocks.
-/// A wait that takes longer than `nanos` is left, and told in call.record.
+/// Launches one rank's part of an allreduce by flags on the current device, in stream order. All
+/// blocks of all ranks must run at the same time, so each rank needs its own device and at most
+/// kMostFlagBlocks blocks. A wait that exceeds `nanos` is abandoned and reported in call.record.
 cudaError_t launch_flags(const FlagCall& call, uint64_t nanos, cudaStream_t stream);
 
-/// As load_kernels() does.
+/// Loads the kernels into the current device, like load_kernels().
 cudaError_t load_flag_kernels();
 
 }  // namespace tutti::cuda

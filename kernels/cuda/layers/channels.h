@@ -1,6 +1,6 @@
 #pragma once
 
-// Kernels of images [batch, channels, positions]: batch norm and what is summed over a channel.
+// Kernels of images [batch, channels, positions]: batch norm and sums over a channel.
 
 #include "tutti/kernels/cuda/layers/elements.h"
 #include "tutti/kernels/cuda/layers/kernel.h"
@@ -10,7 +10,7 @@ namespace tutti::cuda {
 struct Channels {
   int64_t batch, channels, positions;
   TUTTI_DEVICE int64_t values() const { return batch * positions; }
-  /// Calls body(place) for a thread's values of a channel, in the order of images.
+  /// Calls body(offset) for each of a thread's values of a channel, in the order of images.
   template <class Body>
   TUTTI_DEVICE void each(int64_t channel, int thread, Body body) const {
     if (positions == 0) return;
@@ -22,8 +22,9 @@ struct Channels {
   }
 };
 
-/// A block has a part of a channel's values. Sums, f64[2, channels, parts]: of the values and their
-/// squares, or with an output gradient of that and of it times the input's distance from the mean.
+/// Each block sums a part of a channel's values into sums f64[2, channels, parts]. In forward these
+/// are the sums of the values and of their squares. In backward they are the sums of the output
+/// gradient and of its product with (input - mean).
 template <class T>
 struct BatchNormSums {
   using Shared = TwoSums;
@@ -31,7 +32,7 @@ struct BatchNormSums {
   Channels shape;
   int64_t parts;
   const T* input;
-  const T* output_gradient;  // null: forward
+  const T* output_gradient;  // null in forward
   const float* mean;
   double* sums;
   int64_t blocks() const { return shape.channels * parts; }
@@ -78,13 +79,13 @@ struct BatchNormSums {
   }
 };
 
-/// Moments, f64[1 + 2 * channels]: how many values a channel has, then the sums of each channel's
-/// parts, the second ones times its factor.
+/// Computes the moments f64[1 + 2 * channels]: the number of values per channel, then each
+/// channel's first total, then each channel's second total times inverse_deviation.
 struct BatchNormMoments : ElementKernel {
   Channels shape;
   int64_t parts;
   const double* sums;
-  const float* inverse_deviation;  // null: 1
+  const float* inverse_deviation;  // null counts as 1
   double* moments;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
     each(block, thread, [&](int64_t c) {
@@ -102,9 +103,10 @@ struct BatchNormMoments : ElementKernel {
   }
 };
 
-/// Of each channel, from the moments; without moments from the running values, which stay.
+/// Computes each channel's statistics from the moments, or, in evaluation, from the running values,
+/// which then stay unchanged.
 struct BatchNormStatistics : ElementKernel {
-  const double* moments;  // null: evaluation
+  const double* moments;  // null in evaluation
   double epsilon, momentum;
   float* mean;
   float* inverse_deviation;
@@ -135,7 +137,8 @@ struct BatchNormStatistics : ElementKernel {
   }
 };
 
-/// A thread has kWide elements beside each other: `body(element, channel)` for each.
+/// Base of kernels whose threads handle kWide consecutive elements: calls `body(element, channel)`
+/// for each.
 struct ChannelElements : WideKernel {
   Channels shape;
   template <class Body>
@@ -179,7 +182,7 @@ struct BatchNormForward : ChannelElements {
   }
 };
 
-/// Without moments (evaluation) mean and deviation do not depend on the input.
+/// If `moments` is null (evaluation), mean and deviation do not depend on the input.
 template <class T>
 struct BatchNormBackward : ChannelElements {
   const T* input;
@@ -217,7 +220,7 @@ struct BatchNormBackward : ChannelElements {
   }
 };
 
-/// bias_gradient += first sums of the moments, weight_gradient += the second ones.
+/// bias_gradient += the first sums of the moments, weight_gradient += the second ones.
 struct BatchNormWeights : ElementKernel {
   const double* moments;
   float* weight_gradient;
@@ -230,7 +233,7 @@ struct BatchNormWeights : ElementKernel {
   }
 };
 
-/// gradient[channel] += the sum of its elements; a block has a channel.
+/// gradient[channel] += the sum of its elements; each block handles a channel.
 template <class T>
 struct ChannelSums {
   using Shared = Sum;

@@ -1,13 +1,13 @@
 #pragma once
 
-// Kernels that treat each element alike.
+// Kernels that treat all elements the same.
 
 #include "tutti/kernels/cuda/layers/kernel.h"
 #include "tutti/kernels/layers/layer_shapes.h"
 
 namespace tutti::cuda {
 
-/// What kernels of elements share: `body(i)` for each element of a block, four a thread.
+/// Base of elementwise kernels: calls `body(i)` for each element of a block, four per thread.
 struct ElementKernel {
   using Shared = NothingShared;
   static constexpr int kPhases = 1;
@@ -21,8 +21,8 @@ struct ElementKernel {
   }
 };
 
-/// The same for kernels whose results depend on nothing but the elements at their place: a thread
-/// has kWide beside each other.
+/// Base of kernels whose result at an index depends only on the inputs at that index. A thread
+/// handles kWide consecutive elements.
 struct WideKernel {
   using Shared = NothingShared;
   static constexpr int kPhases = 1;
@@ -81,7 +81,7 @@ struct AddElements : WideKernel {
   }
 };
 
-/// elements += bias[channel], of [.., channels, positions].
+/// elements += bias[channel], for elements [.., channels, positions].
 template <class T>
 struct AddBias : ElementKernel {
   int64_t channels, positions;
@@ -94,7 +94,7 @@ struct AddBias : ElementKernel {
   }
 };
 
-// sqrt(2 / pi), and its square's factor of x^3.
+// These are sqrt(2 / pi) and the factor of x^3.
 inline constexpr float kGeluSlope = 0.7978845608028654f, kGeluCube = 0.044715f;
 
 template <class T>
@@ -145,7 +145,7 @@ struct ActivationBackward : WideKernel {
   }
 };
 
-/// Four words of Philox4x32-10 (Salmon et al. 2011), as random_block() draws them.
+/// Four words of Philox4x32-10 (Salmon et al. 2011), equal to those of random_block().
 struct PhiloxBlock {
   uint32_t words[4];
 };
@@ -166,14 +166,14 @@ TUTTI_DEVICE PhiloxBlock philox_block(uint64_t seed, uint32_t step, uint32_t pur
   return {{c0, c1, c2, c3}};
 }
 
-/// A thread draws a block of four words for the four elements that it decides on.
+/// Each thread draws a block of four words for its four elements.
 template <class T>
 struct Dropout {
   using Shared = NothingShared;
   static constexpr int kPhases = 1;
   int64_t count;
   uint64_t first, seed;
-  uint32_t step, purpose, threshold;  // a number of 24 bits below it is dropped
+  uint32_t step, purpose, threshold;  // a 24-bit random number below it drops the element
   float scale;
   const T* input;
   T* output;
@@ -193,7 +193,7 @@ struct Dropout {
   }
 };
 
-/// a_gradient = output_gradient of the row * b
+/// a_gradient = (output_gradient of the row) * b
 template <class T>
 struct RowProductsBackward : ElementKernel {
   int64_t row;  // elements
@@ -207,7 +207,7 @@ struct RowProductsBackward : ElementKernel {
   }
 };
 
-/// Each channel's gradient, divided over its positions.
+/// Divides each channel's gradient over its positions.
 template <class T>
 struct GlobalAverageBackward : ElementKernel {
   int64_t positions;

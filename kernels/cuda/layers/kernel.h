@@ -1,12 +1,12 @@
 #pragma once
 
-// What the kernels of layers and steps are made of. A kernel is a struct of plain values with
-//   int64_t blocks() const                     how many blocks it has; none: nothing to do
-//   static constexpr int kPhases               between two of them all threads of a block wait
-//   struct Shared                              what the threads of a block share
+// The building blocks of the kernels of layers and steps. A kernel is a struct of plain values with
+//   int64_t blocks() const                     number of blocks; 0 means nothing to do
+//   static constexpr int kPhases               number of phases, between which a block synchronizes
+//   struct Shared                              memory that the threads of a block share
 //   void run(block, thread, phase, shared)     one thread's part of one phase
-// A GPU runs it as run_kernel() of launch.cu does, the host as run_on_host(). All memory is dense
-// and row-major. Nothing is added up in an order that differs from run to run.
+// A GPU runs it through run_kernel() of launch_layers.cu, the host through run_on_host(). All
+// memory is dense and row-major. Sums are always added in the same order.
 
 #include <cmath>
 #include <limits>
@@ -18,11 +18,12 @@ namespace tutti::cuda {
 
 struct NothingShared {};
 
-inline constexpr int64_t kLayerElements = 4 * kThreads;  // of one block, where each has its own
+/// The number of elements per block, if blocks have separate elements.
+inline constexpr int64_t kLayerElements = 4 * kThreads;
 
 TUTTI_DEVICE int64_t blocks_for(int64_t count, int64_t each) { return (count + each - 1) / each; }
 
-/// An element of f32, bf16 or f16 storage, in f32.
+/// Returns an element of f32, bf16 or f16 storage in f32.
 template <class T>
 TUTTI_DEVICE float value_at(const T* from, int64_t i) {
   if constexpr (IsNarrow<T>::value)
@@ -38,7 +39,7 @@ TUTTI_DEVICE void store_at(T* to, int64_t i, float value) {
     to[i] = value;
 }
 
-/// Elements that a thread loads and stores at once, where memory is aligned.
+/// Number of elements that a thread loads and stores at once if memory is aligned.
 inline constexpr int kWide = 8;
 template <class T>
 struct alignas(16) WidePack {
@@ -67,7 +68,8 @@ TUTTI_DEVICE void store_wide(T* to, const float (&values)[kWide]) {
   }
 }
 
-/// a / b of numbers that are not negative: where both have 32 bits a few instructions, else a call.
+/// Returns a / b for nonnegative numbers. If both fit into 32 bits this takes a few instructions,
+/// else a function call.
 TUTTI_DEVICE int64_t quotient(int64_t a, int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
   return a / b;
@@ -75,8 +77,8 @@ TUTTI_DEVICE int64_t quotient(int64_t a, int64_t b) {
 
 // --- sums of a block -----------------------------------------------------------------------------
 
-// Phases 1 to kHalves add up one number a thread by halves; what came before is phase 0, and the
-// sum is in the first place from phase kHalves + 1 on.
+// Phases 1 to kHalves sum one number per thread by halving. Phase 0 computes the numbers. From
+// phase kHalves + 1 on, the sum is in element 0.
 inline constexpr int kHalves = 8;
 static_assert(kThreads == 1 << kHalves);
 
@@ -88,25 +90,25 @@ struct TwoSums {
   double first[kThreads], second[kThreads];
 };
 
-/// `half` counts from 1.
+/// Adds one half to the other; `half` counts from 1.
 TUTTI_DEVICE void add_half(double* all, int thread, int half) {
   const int count = kThreads >> half;
   if (thread < count) all[thread] += all[thread + count];
 }
 TUTTI_DEVICE void greater_half(float* all, int thread, int half) {
   const int count = kThreads >> half;
-  // NaN is larger than all, so that it is not lost.
+  // NaN counts as the largest, so that it is not lost.
   if (thread < count && !(all[thread + count] <= all[thread]) && all[thread] == all[thread])
     all[thread] = all[thread + count];
 }
 
-// --- rows of which a warp has one --------------------------------------------------------------
+// --- rows that one warp handles each -------------------------------------------------------------
 
-/// A block has so many rows, and a row so many threads. Phases 1 to kLaneHalves add up what the
-/// lanes of each row have; the first one then has the result.
+/// A block handles kRowsOfBlock rows with kLanes threads each. Phases 1 to kLaneHalves sum the
+/// numbers of each row's lanes; the row's first lane then has the result.
 inline constexpr int kLanes = 32, kRowsOfBlock = kThreads / kLanes, kLaneHalves = 5;
 
-/// `half` counts from 1.
+/// Adds one half of each row's lanes to the other; `half` counts from 1.
 template <class Number>
 TUTTI_DEVICE void add_lanes(Number* all, int thread, int half) {
   const int count = kLanes >> half;
@@ -114,7 +116,7 @@ TUTTI_DEVICE void add_lanes(Number* all, int thread, int half) {
 }
 TUTTI_DEVICE void greater_lanes(float* all, int thread, int half) {
   const int count = kLanes >> half;
-  // NaN is larger than all, so that it is not lost.
+  // NaN counts as the largest, so that it is not lost.
   if (thread % kLanes < count && !(all[thread + count] <= all[thread]) &&
       all[thread] == all[thread])
     all[thread] = all[thread + count];
@@ -122,7 +124,8 @@ TUTTI_DEVICE void greater_lanes(float* all, int thread, int half) {
 
 // --- on the host ---------------------------------------------------------------------------------
 
-/// Runs a kernel as a GPU might: blocks, and within a phase threads, in rising or falling order.
+/// Runs a kernel as a GPU might, with its blocks, and the threads within a phase, in ascending or
+/// descending order.
 template <class Kernel>
 void run_on_host(const Kernel& kernel, bool is_backward) {
   typename Kernel::Shared shared;

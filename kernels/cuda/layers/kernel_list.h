@@ -1,6 +1,6 @@
 #pragma once
 
-// All kernels of layers and steps, and who puts them on streams.
+// All kernels of layers and steps, and the interface that launches them.
 
 #include <cstddef>
 #include <tuple>
@@ -40,7 +40,7 @@ struct Joined<Kernels<A...>, Kernels<B...>, Rest...> {
   using List = typename Joined<Kernels<A..., B...>, Rest...>::List;
 };
 
-/// Those of one storage type.
+/// The kernels of one storage type.
 template <class T>
 using KernelsOf =
     Kernels<CastElements<T, float>, CastElements<T, BFloat16>, CastElements<T, Float16>,
@@ -61,7 +61,7 @@ using AllKernels =
                    GradientSquares, SettleStep, ScaleGradients, StepParameters, LayerSquares,
                    LayerRates, LayerParameters>>::List;
 
-/// Puts kernels on streams of one device: a GPU's by CUDA, the tests' by functions of the host.
+/// Launches kernels on streams of one device: with CUDA on a GPU, as host functions in the tests.
 class Launcher {
  public:
   Launcher() = default;
@@ -69,7 +69,7 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  /// Throws Error for what the driver refuses.
+  /// Throws Error if the driver rejects the launch.
   template <class Kernel>
   void launch(const Kernel& kernel, StreamRef stream) {
     static_assert(std::is_trivially_copyable_v<Kernel>);

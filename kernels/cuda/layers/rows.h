@@ -1,20 +1,20 @@
 #pragma once
 
-// Kernels whose blocks have a row each: softmax, losses, layer norm, products.
+// Kernels whose blocks handle a row each: softmax, losses, layer norm, products.
 
 #include "tutti/kernels/cuda/layers/elements.h"
 #include "tutti/kernels/cuda/layers/kernel.h"
 
 namespace tutti::cuda {
 
-/// Calls body(i) for each element of a row.
+/// Calls body(i) for each of a thread's elements of a row.
 template <class Body>
 TUTTI_DEVICE void each_of_row(int64_t elements, int thread, Body body) {
   for (int64_t i = thread; i < elements; i += kThreads) body(i);
 }
 
-/// Log softmax of rows; with labels the loss of each. A label that is none of the classes makes the
-/// loss NaN, and no memory is read for it.
+/// Computes the log softmax of rows and, with labels, the loss of each row. A label that is not a
+/// class makes the loss NaN, and no memory is read with it.
 template <class In, class Out>
 struct SoftmaxForward {
   struct Shared {
@@ -24,7 +24,7 @@ struct SoftmaxForward {
   static constexpr int kPhases = 2 * (1 + kHalves) + 1;
   int64_t rows, classes;
   const In* logits;
-  const int64_t* labels;  // null: no losses
+  const int64_t* labels;  // null if there are no losses
   Out* log_probabilities;
   float* losses;
   int64_t blocks() const { return rows; }
@@ -111,7 +111,7 @@ struct LogSoftmaxBackward {
   }
 };
 
-/// losses = -input[label]; NaN for a label that is no class.
+/// losses = -input[label], or NaN for a label that is not a class.
 template <class T>
 struct LikelihoodForward {
   using Shared = NothingShared;
@@ -146,10 +146,10 @@ struct LikelihoodBackward {
   }
 };
 
-/// What a row's sum is of.
+/// Selects what RowSums computes for a row.
 enum class RowSum : int32_t { squared_errors, products, values };
 
-/// Of rows of a and b: the mean of (a - b)^2, the sum of a * b, or the mean of a.
+/// Computes for each row the mean of (a - b)^2, the sum of a * b, or the mean of a.
 template <class T, class Out>
 struct RowSums {
   using Shared = Sum;
@@ -157,7 +157,7 @@ struct RowSums {
   RowSum kind;
   int64_t rows, elements;
   const T* a;
-  const T* b;  // null where a is all
+  const T* b;  // null if only `a` is used
   Out* results;
   int64_t blocks() const { return rows; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
@@ -205,7 +205,8 @@ struct SquaredErrorBackward {
   }
 };
 
-/// Rows of [rows, features], each of a warp's lanes.
+/// Base of kernels over rows of [rows, features] in which each row belongs to the lanes of one
+/// warp.
 struct LaneRows {
   int64_t rows, features;
   int64_t blocks() const { return blocks_for(rows, kRowsOfBlock); }
@@ -305,9 +306,9 @@ struct LayerNormBackward : LaneRows {
   }
 };
 
-/// A block has kColumns columns of a part of the rows of [rows, columns], and as many threads for
-/// each column as there are. Sums, f64[parts, 2, columns]: of the gradients, and with statistics
-/// those of the gradients times the normalised input of layer norm.
+/// Each block handles kColumns columns in a part of the rows of [rows, columns], with kOfColumn
+/// threads per column. It writes sums f64[parts, 2, columns]: of the gradients, and, with
+/// statistics, of the gradients times the normalised input of layer norm.
 template <class T>
 struct ColumnSums {
   static constexpr int kColumns = 32, kOfColumn = kThreads / kColumns;
@@ -317,8 +318,8 @@ struct ColumnSums {
   static constexpr int kPhases = 2;
   int64_t rows, columns, parts;
   const T* output_gradient;
-  const T* input;           // null: no products
-  const float* statistics;  // of layer norm, likewise
+  const T* input;           // null if no products are needed
+  const float* statistics;  // of layer norm; null in the same case
   double* sums;
   int64_t blocks() const { return blocks_for(columns, kColumns) * parts; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {
@@ -355,7 +356,7 @@ struct ColumnSums {
 struct ColumnTotals : ElementKernel {
   int64_t parts;
   const double* sums;
-  float* products;  // null: none
+  float* products;  // null if there are none
   float* totals;
   TUTTI_DEVICE void run(int64_t block, int thread, int, Shared&) const {
     each(block, thread, [&](int64_t column) {

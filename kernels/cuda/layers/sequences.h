@@ -7,7 +7,7 @@
 
 namespace tutti::cuda {
 
-/// output[i] = table[indices[i]]; an index outside of the table makes a row of NaN.
+/// output[i] = table[indices[i]]; an index outside of the table gives a row of NaN.
 template <class T>
 struct EmbeddingForward : ElementKernel {
   int64_t rows, features;
@@ -24,8 +24,8 @@ struct EmbeddingForward : ElementKernel {
   }
 };
 
-/// A block has an index. If no index before it is equal, it adds what belongs to all equal ones, in
-/// their order: a part of the indices is looked through by each thread.
+/// Each block handles one index. If no earlier index equals it, the block adds the gradients of all
+/// equal indices, in their order. Each thread searches a part of the indices.
 template <class T>
 struct EmbeddingBackward {
   struct Shared {
@@ -70,25 +70,24 @@ struct EmbeddingBackward {
   }
 };
 
-// --- attention: what stands between its products of matrices
-// ---------------------------------------
+// --- attention: the kernels between its products of matrices -------------------------------------
 
-/// Scores of queries and keys, [matrices, length, pitch] of which a row has `length`.
+/// Scores of queries and keys: [matrices, length, pitch], of whose rows `length` elements are used.
 struct ScoreRows {
   int64_t matrices, length, pitch;
-  int64_t between;  // logarithms from one matrix to the next
+  int64_t between;  // elements of `logs` from one matrix to the next
   float scale;
   bool is_causal;
 
   struct At {
     bool is_there;
     int lane;
-    int64_t first, log;  // where the row begins in the scores, and its logarithm
-    int64_t seen;        // keys
+    int64_t first, log;  // offset of the row in the scores, and of its logarithm
+    int64_t seen;        // number of keys that the query sees
   };
   int64_t blocks() const { return blocks_for(matrices * length, kRowsOfBlock); }
   TUTTI_DEVICE At at(int64_t block, int thread) const {
-    // Of 32 bits, as a grid is: wider divisions are calls.
+    // 32 bits suffice, because a grid has no more blocks. Wider divisions would be function calls.
     const auto row = static_cast<int32_t>(block * kRowsOfBlock + thread / kLanes);
     const auto rows = static_cast<int32_t>(length);
     const int32_t matrix = row / rows, query = row % rows;
@@ -97,7 +96,7 @@ struct ScoreRows {
   }
 };
 
-/// shares = softmax(scale * scores) of what each query sees, 0 elsewhere.
+/// shares = softmax(scale * scores) over the keys that each query sees, and 0 elsewhere.
 template <class T>
 struct AttentionShares {
   struct Shared {
@@ -141,8 +140,8 @@ struct AttentionShares {
   }
 };
 
-/// With P the softmax and dP its gradient, slopes = scale * P (dP - rowsum(P dP)), the gradient of
-/// Q K^T; and P once more, as `shares`.
+/// P is the softmax and dP its gradient. Computes slopes = scale * P (dP - rowsum(P dP)), the
+/// gradient of Q K^T, and P again, as `shares`.
 template <class T>
 struct AttentionSlopes {
   struct Shared {

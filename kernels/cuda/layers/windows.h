@@ -1,15 +1,15 @@
 #pragma once
 
-// Pooling of images [images, height, width], where an image is one channel of one of the batch.
+// Pooling of images [images, height, width], where an image is one channel of one batch element.
 
 #include "tutti/kernels/cuda/layers/elements.h"
 #include "tutti/kernels/cuda/layers/kernel.h"
 
 namespace tutti::cuda {
 
-inline constexpr int64_t kMostPoolingKernel = 15;  // a place in a window is a byte
+inline constexpr int64_t kMostPoolingKernel = 15;  // a position in a window is a byte
 
-/// As PoolingShape; the padding belongs to no window.
+/// Like PoolingShape; windows ignore the padding.
 struct PoolingWindows {
   int64_t height, width, output_height, output_width;
   int64_t kernel, stride, padding;
@@ -18,14 +18,15 @@ struct PoolingWindows {
 
 TUTTI_DEVICE int64_t first_inside(int64_t begin) { return begin < 0 ? -begin : 0; }
 
-/// How many of a window's places along one side lie in the image.
+/// Returns how many of a window's positions along one side are inside the image.
 TUTTI_DEVICE int64_t places_inside(int64_t begin, int64_t kernel, int64_t extent) {
   const int64_t end = begin + kernel < extent ? begin + kernel : extent;
   return end - (begin < 0 ? 0 : begin);
 }
 
-/// Each window's largest element, and in `places` (one byte a window, for backward) which it was;
-/// of equal ones the first in row order. NaN is larger than all. Without places the mean.
+/// Computes each window's largest element and, in `places` (one byte per window, for backward), its
+/// position in the window. Of equal elements the first in row order counts. NaN counts as the
+/// largest. If `places` is null, computes the mean instead.
 template <class T>
 struct PoolingForward : ElementKernel {
   PoolingWindows layer;
@@ -61,8 +62,8 @@ struct PoolingForward : ElementKernel {
   }
 };
 
-/// Each element gathers the gradients of the windows whose largest it was, or with no places its
-/// share of each, in row order.
+/// Sums, for each element in row order, the gradients of the windows whose largest element it was.
+/// If `places` is null, it sums the element's share of each window's gradient.
 template <class T>
 struct PoolingBackward : ElementKernel {
   PoolingWindows layer;
@@ -75,7 +76,7 @@ struct PoolingBackward : ElementKernel {
       const int64_t first = in / elements * layer.windows();
       const int64_t y = in % elements / layer.width + layer.padding;
       const int64_t x = in % layer.width + layer.padding;
-      // Windows from the first that ends behind the element.
+      // Begins with the first window that ends after the element.
       const int64_t row = y < layer.kernel ? 0 : (y - layer.kernel) / layer.stride + 1;
       const int64_t column = x < layer.kernel ? 0 : (x - layer.kernel) / layer.stride + 1;
       float sum = 0;
@@ -86,7 +87,7 @@ struct PoolingBackward : ElementKernel {
       store_at(input_gradient, in, sum);
     });
   }
-  // What the element at (y, x) of a window gets of its gradient.
+  // Returns the part of a window's gradient that belongs to its element at (y, x).
   TUTTI_DEVICE float share(int64_t window, int64_t y, int64_t x, int64_t row,
                            int64_t column) const {
     if (places != nullptr)

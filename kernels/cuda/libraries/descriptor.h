@@ -8,7 +8,7 @@
 
 namespace tutti::cuda {
 
-/// Which type of attribute a value is.
+/// Returns cuDNN's name for the type of an attribute.
 template <class T>
 constexpr cudnnBackendAttributeType_t attribute_type();
 template <>
@@ -79,10 +79,10 @@ class Descriptor {
     library_->check(library_->cudnnBackendFinalize(native_), "finish a descriptor");
     return *this;
   }
-  /// Whether the library takes it.
+  /// Finalizes the descriptor. Returns whether the library accepts it.
   bool try_finish() { return library_->cudnnBackendFinalize(native_) == CUDNN_STATUS_SUCCESS; }
 
-  /// As many values as there are, at most `most`.
+  /// Returns the values of an attribute, at most `most`.
   template <class T>
   std::vector<T> get(cudnnBackendAttributeName_t name, size_t most) const {
     std::vector<T> values(most);
@@ -94,7 +94,7 @@ class Descriptor {
     values.resize(static_cast<size_t>(count));
     return values;
   }
-  /// Descriptors are made first and filled then. Returns how many there are.
+  /// Fills existing descriptors from an attribute. Returns how many values it has.
   int64_t get(cudnnBackendAttributeName_t name, std::vector<Descriptor>& into) const {
     std::vector<cudnnBackendDescriptor_t> all;
     for (const auto& one : into) all.push_back(one.native_);

@@ -25,7 +25,7 @@ void* open_library(std::string_view noun, const std::string& name, std::string_v
                           noun, why ? why : "no reason given", package));
 }
 
-// Fills `function`; throws for a library without it.
+// Sets `function` to the library's symbol. Throws if the library lacks it.
 template <class Function>
 void find_symbol(void* handle, const std::string& name, const char* symbol, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(handle, symbol));

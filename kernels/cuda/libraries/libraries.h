@@ -39,15 +39,16 @@ namespace tutti::cuda {
   X(cudnnBackendFinalize)          \
   X(cudnnBackendExecute)
 
-// A member cannot stand in parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
+// A member cannot be put in parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 #define TUTTI_LIBRARY_FIELD(name) decltype(&::name) name = nullptr;
-/// What we use of cuBLASLt. Nothing is linked to it: it is loaded when a model first needs it.
+/// The functions of cuBLASLt that are used. The library is not linked: it is loaded when a model
+/// first needs it.
 struct CublasLt {
   TUTTI_CUBLASLT_FUNCTIONS(TUTTI_LIBRARY_FIELD)
-  /// Throws Error(internal) with the library's words for anything but success.
+  /// Throws Error(internal) with the library's text unless `status` is success.
   void check(cublasStatus_t status, std::string_view what) const;
 };
-/// What we use of cuDNN: the backend API alone, which is a dozen functions over descriptors.
+/// The functions of cuDNN that are used: only the backend API, a dozen functions over descriptors.
 struct Cudnn {
   TUTTI_CUDNN_FUNCTIONS(TUTTI_LIBRARY_FIELD)
   void check(cudnnStatus_t status, std::string_view what) const;
@@ -55,13 +56,15 @@ struct Cudnn {
 #undef TUTTI_LIBRARY_FIELD
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// Each loads the library as it is on this machine, for good: `file` as for dlopen, empty for the
-/// name of the major version that this plugin was built with, which a process that runs PyTorch has
-/// loaded already. Throws Error(unavailable) where there is none, Error(version) for another one.
+/// Each loads its library for the life of the process. `file` is as for dlopen(). If it is empty,
+/// the name of the major version that this plugin was built with is used; a process that runs
+/// PyTorch has already loaded that library. Throws Error(unavailable) if there is none, and
+/// Error(version) for another major version.
 CublasLt load_cublaslt(const std::string& file = {});
 Cudnn load_cudnn(const std::string& file = {});
 
-/// Throws Error(version) unless both are of one major version; `version` as the library tells it.
+/// Throws Error(version) unless the library has the major version that this plugin was built with.
+/// `version` is the number that the library reports.
 void require_cublaslt(const std::string& name, size_t version);
 void require_cudnn(const std::string& name, size_t version);
 

@@ -7,8 +7,9 @@ namespace tutti::cuda {
 struct ProfilerDomain {
   static constexpr const char* name{"tutti"};
 };
-/// Names what the host puts on streams while it lives, in a domain of our own: `const Range
-/// range("pack");`. A few nanoseconds where no profiler listens.
+/// Names the work that the host queues during a scope, in the profiler's domain "tutti". It costs a
+/// few nanoseconds if no profiler is attached. Example:
+///   const Range range("pack");
 using Range = nvtx3::scoped_range_in<ProfilerDomain>;
 
 }  // namespace tutti::cuda

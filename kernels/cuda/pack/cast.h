@@ -1,7 +1,7 @@
 #pragma once
 
-// One element's cast and scale as a GPU computes it: equal to kernels/scaling.h to the bit. What is
-// here compiles for the host too, so that the tests compare the two without a GPU.
+// Casts and scales one element on a GPU, equal to kernels/scaling.h to the bit. All of it compiles
+// for the host too, so that the tests compare the two without a GPU.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Scaling {
   bool is_one = true;
 };
 
-/// size_of() as a shift: a table would lie in each thread's memory.
+/// size_of() as a shift, because a table would be copied into each thread's memory.
 TUTTI_DEVICE constexpr int64_t bytes_of(DataType dtype) {
   return static_cast<int64_t>(0x11842184212248ull >> 4 * static_cast<int>(dtype) & 15);
 }
@@ -94,8 +94,9 @@ TUTTI_DEVICE Float16 narrow<Float16>(float value) {
   return {static_cast<uint16_t>(sign | result)};
 }
 
-/// f32 that rounds to 16 bits as `value` would at once: cut toward zero, its last bit set if that
-/// lost something. f64 and 64-bit integers both compare exactly with what was cut.
+/// Returns f32 that rounds to 16 bits as `value` itself would: truncated toward zero, with the last
+/// bit set if that lost anything. f64 and 64-bit integers both compare exactly with the truncated
+/// value.
 TUTTI_DEVICE float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);
@@ -106,7 +107,7 @@ TUTTI_DEVICE float round_to_odd(double value) {
 }
 TUTTI_DEVICE float round_to_odd(uint64_t value) {
   if (value < (uint64_t{1} << 53)) return round_to_odd(static_cast<double>(value));
-  // Cut to 53 bits with the rest as one sticky bit: the float has 24, so nothing is lost.
+  // Truncates to 53 bits with the rest as one sticky bit. A float has 24 bits, so nothing is lost.
   return round_to_odd(static_cast<double>(value >> 11 | ((value & 0x7ff) != 0)) * 2048.0);
 }
 TUTTI_DEVICE float round_to_odd(int64_t value) {
@@ -130,8 +131,8 @@ struct IsNarrow<BFloat16> {
   static constexpr bool value = true;
 };
 
-/// Between floats: scaled in f32, or f64 if either side is f64, and rounded once. Multiplying by
-/// one changes nothing, so there is one way for scaled and unscaled.
+/// Casts between floats: scaled in f32 (f64 if either side is f64) and rounded once. Multiplying by
+/// one changes nothing, so scaled and unscaled casts share this code.
 template <class To, class From>
 TUTTI_DEVICE To cast_float(From value, double multiplier) {
   constexpr bool kWide = sizeof(From) == 8 || sizeof(To) == 8;
@@ -162,7 +163,7 @@ TUTTI_DEVICE To cast_float(From value, double multiplier) {
 
 // --- all pairs -----------------------------------------------------------------------------------
 
-/// Any element, widened without loss.
+/// An element of any type, widened without loss.
 struct Number {
   enum Kind : uint8_t { single, wide, natural, integer } kind;
   float f32;
@@ -215,7 +216,8 @@ TUTTI_DEVICE Number load_number(DataType dtype, const std::byte* data) {
   return natural(0);
 }
 
-/// A float as 64-bit integer within [low, high]: toward zero, NaN is 0. `limit` is high + 1.
+/// Converts a float to a 64-bit integer within [least, most]: truncates toward zero; NaN becomes 0.
+/// `low` is `least` and `limit` is `most` + 1, as floats.
 template <class To, class From>
 TUTTI_DEVICE To saturate(From value, From low, From limit, To least, To most) {
   if (value != value) return 0;
@@ -333,7 +335,7 @@ TUTTI_DEVICE void store_number(DataType dtype, std::byte* data, const Number& nu
   }
 }
 
-/// A number under a scale that is not one, on its way between two types that are not bool.
+/// Scales a number by a scale other than one. Neither the number's type nor `to` is bool.
 TUTTI_DEVICE Number scaled(const Number& number, DataType to, const Scaling& scaling) {
   const bool from_float = number.kind == Number::single || number.kind == Number::wide;
   if (from_float && number.kind == Number::single && to != DataType::f64 && is_float(to))
@@ -347,7 +349,7 @@ TUTTI_DEVICE Number scaled(const Number& number, DataType to, const Scaling& sca
   return {Number::wide, 0, to_wide(quotient) * scaling.factor, 0, 0};
 }
 
-/// scale(value at `from`) to `to`; neither needs to be aligned.
+/// Writes scale(value at `from`) to `to`. Neither address needs to be aligned.
 TUTTI_DEVICE void cast_any(DataType from_type, const std::byte* from, DataType to_type,
                            std::byte* to, const Scaling& scaling) {
   const Number number = load_number(from_type, from);

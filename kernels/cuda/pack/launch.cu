@@ -9,10 +9,10 @@ namespace tutti::cuda {
 
 namespace {
 
-constexpr int kMostGates = 256;  // of one launch
+constexpr int kMostGates = 256;  // per launch
 
 struct Lanes {
-  std::byte* data;  // of the first
+  std::byte* data;  // the first lane
   DataType dtype;
   int64_t count;
   int64_t own;
@@ -20,14 +20,14 @@ struct Lanes {
 };
 
 struct Ending {
-  uint64_t* word;  // null: more gates follow by another launch
+  uint64_t* word;  // null if another launch stores more gates
   uint64_t clean;
   uint64_t vetoed;
   uint64_t* gates[kMostGates];
   int gate_count;
 };
 
-// Visible to the host and to all devices, and everything before it, too.
+// Stores a word so that the host and all devices see it, after everything stored before it.
 __device__ void store_release(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
@@ -38,7 +38,7 @@ __device__ uint64_t load_acquire(const uint64_t* word) {
   return value;
 }
 
-// By all threads of a block.
+// Called by all threads of a block.
 __device__ bool all_clean(const Lanes& lanes) {
   bool clean = true;
   for (int64_t i = threadIdx.x; i < lanes.count; i += blockDim.x)
@@ -69,8 +69,9 @@ __global__ void __launch_bounds__(kThreads)
   if (all_clean(lanes)) run_tile_of_block(table);
 }
 
-// Of T, or void: of the table's type. What gradients are of has a kernel that takes the registers
-// that it needs, so that enough of its blocks are on a GPU to hide its loads.
+// T is the element type; `void` reads it from the table at run time. Common gradient types have
+// their own kernels, which use fewer registers, so that enough blocks are resident to hide load
+// latency.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(const __grid_constant__ ReduceTable table, int64_t tiles) {
@@ -96,7 +97,7 @@ auto* reduce_kernel_for(DataType dtype) {
   }
 }
 
-// Runs after the unpacking kernels, whose stores it publishes.
+// Runs after the unpacking kernels and publishes their stores.
 __global__ void end_kernel(Lanes lanes, const __grid_constant__ Ending ending) {
   const bool clean = all_clean(lanes);
   if (clean)
@@ -110,7 +111,7 @@ __global__ void end_kernel(Lanes lanes, const __grid_constant__ Ending ending) {
 __global__ void write_word_kernel(uint64_t* word, uint64_t value) { store_release(word, value); }
 
 __global__ void wait_word_kernel(const uint64_t* word, uint64_t value) {
-  // As cuStreamWaitValue64 compares: cyclically.
+  // Compares cyclically, like cuStreamWaitValue64.
   while (static_cast<int64_t>(load_acquire(word) - value) < 0) __nanosleep(500);
 }
 

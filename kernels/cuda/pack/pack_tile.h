@@ -1,12 +1,12 @@
 #pragma once
 
-// What one block of a pack or unpack kernel does, as a function that compiles for the host too.
+// The work of one block of a pack or unpack kernel. It compiles for the host too.
 
 #include "tutti/kernels/cuda/pack/cast.h"
 
 namespace tutti::cuda {
 
-/// A stretch of one tensor and its place in a bucket.
+/// A range of one tensor and its position in a bucket.
 struct Stretch {
   std::byte* tensor;  // null: this part of the bucket becomes zero (pack only)
   std::byte* bucket;
@@ -15,10 +15,11 @@ struct Stretch {
 };
 
 inline constexpr int kThreads = 256;
-inline constexpr int64_t kTileElements = 16 * kThreads;  // of one block
+inline constexpr int64_t kTileElements = 16 * kThreads;  // per block
 
-/// A launch: which stretches, at most so many, and which block does what of which. It travels with
-/// the launch, so buckets of few tensors have one of their own.
+/// The parameters of a launch: at most kMost stretches, and the first tile of each, by which a
+/// block finds its work. They are copied with each launch, so buckets of few tensors have a smaller
+/// table.
 template <int kMost>
 struct PackTableOf {
   static constexpr int kMostStretches = kMost;
@@ -32,7 +33,7 @@ struct PackTableOf {
 using SmallPackTable = PackTableOf<96>;
 using LargePackTable = PackTableOf<880>;
 static_assert(sizeof(SmallPackTable) < 4096 &&
-              sizeof(LargePackTable) < 32'000);  // CUDA takes 32,764
+              sizeof(LargePackTable) < 32'000);  // CUDA allows 32,764
 
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
@@ -43,7 +44,7 @@ TUTTI_DEVICE bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-/// Elements of one type at once, at most 16 bytes of either side.
+/// Casts elements of one type, as many at once as fit into 16 bytes of the wider type.
 template <class To, class From>
 TUTTI_DEVICE void cast_tile(const std::byte* from, std::byte* to, int64_t count, double multiplier,
                             int thread, int threads) {
@@ -66,7 +67,7 @@ TUTTI_DEVICE void cast_tile(const std::byte* from, std::byte* to, int64_t count,
     target[i] = cast_float<To>(source[i], multiplier);
 }
 
-/// Bytes, 16 at once where both sides are aligned alike.
+/// Copies bytes, 16 at once if both addresses are aligned.
 TUTTI_DEVICE void copy_tile(const std::byte* from, std::byte* to, int64_t bytes, int thread,
                             int threads) {
   int64_t done = 0;
@@ -125,7 +126,7 @@ TUTTI_DEVICE bool cast_tile_from(const std::byte* from, DataType to_type, std::b
   }
 }
 
-/// One thread's share of the cast of `count` elements.
+/// Casts one thread's share of `count` elements.
 TUTTI_DEVICE void cast_share(DataType from_type, const std::byte* from, DataType to_type,
                              std::byte* to, int64_t count, const Scaling& scaling, int thread,
                              int threads) {
@@ -141,23 +142,24 @@ TUTTI_DEVICE void cast_share(DataType from_type, const std::byte* from, DataType
   else if (from_type == DataType::f64)
     done = cast_tile_from<double>(from, to_type, to, count, scaling.multiplier, thread, threads);
   if (done) return;
-  // Between floats and integers, or from addresses that no element should have: seldom, so slow.
+  // Casts between floats and integers, or at addresses that are not aligned to elements, are rare,
+  // so they may be slow.
   const int64_t from_size = bytes_of(from_type), to_size = bytes_of(to_type);
   for (int64_t i = thread; i < count; i += threads)
     cast_any(from_type, from + i * from_size, to_type, to + i * to_size, scaling);
 }
 
-/// A tile of a launch.
+/// One tile of a launch: what one block does.
 struct PackTile {
   Stretch stretch;
-  int64_t begin;  // of the stretch's elements
+  int64_t begin;  // first element within the stretch
   DataType bucket_dtype;
   bool unpacks;
   Scaling scaling;
 };
 template <class Table>
 TUTTI_DEVICE PackTile find_tile(const Table& table, int32_t tile) {
-  int low = 0, high = table.count - 1;  // the last stretch that begins at this tile or before
+  int low = 0, high = table.count - 1;  // finds the last stretch that begins at or before this tile
   while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (table.first_tile[middle] <= tile)
@@ -169,7 +171,7 @@ TUTTI_DEVICE PackTile find_tile(const Table& table, int32_t tile) {
           table.unpacks, table.scaling};
 }
 
-/// One thread's share of a tile.
+/// Does one thread's share of a tile.
 TUTTI_DEVICE void run_tile(const PackTile& tile, int thread, int threads) {
   const auto& stretch = tile.stretch;
   const int64_t left = stretch.count - tile.begin;
@@ -186,7 +188,7 @@ TUTTI_DEVICE void run_tile(const PackTile& tile, int thread, int threads) {
                threads);
 }
 
-/// Lanes: `one` as a number of the bucket's type.
+/// Stores a verdict lane: `one` as a number of the bucket's type.
 TUTTI_DEVICE void store_lane(DataType dtype, std::byte* lane, bool one) {
   store_number(dtype, lane, Number{Number::natural, 0, 0, one ? uint64_t{1} : 0, 0});
 }
@@ -194,8 +196,8 @@ TUTTI_DEVICE bool lane_is(DataType dtype, const std::byte* lane, int clean) {
   return to_wide(load_number(dtype, lane)) == static_cast<double>(clean);
 }
 
-/// Cuts the pieces of a bucket into tables of launches and calls f(table, tiles) for each. With
-/// `unpacks`, what lies between pieces is left out.
+/// Splits the pieces of a bucket into launch tables and calls f(table, tiles) for each. With
+/// `unpacks`, gaps between pieces are skipped.
 template <class Table, class Function>
 void fill_tables(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                  bool unpacks, Function&& f) {

@@ -1,17 +1,17 @@
 #pragma once
 
-// What one block of the reducing kernel does, as a function that compiles for the host too.
+// The work of one block of the reduction kernel. It compiles for the host too.
 
 #include "tutti/kernels/cuda/pack/pack_tile.h"
 #include "tutti/tensor/device_runtime.h"
 
 namespace tutti::cuda {
 
-/// Inputs, and outputs, of one launch: its parameters are < 4 KiB.
+/// Most inputs, and most outputs, of one launch: its parameters must stay below 4 KiB.
 inline constexpr int kMostReduced = static_cast<int>(DeviceRuntime::kMostReduced);
 
-/// outputs[j][i] = scale(op over k of inputs[k][i]), as kernels/reduce.h says. Each output may be
-/// the same pointer as one input.
+/// outputs[j][i] = scale(op over k of inputs[k][i]), as kernels/reduce.h defines it. Each output
+/// may equal the pointer of one input.
 struct ReduceTable {
   const std::byte* inputs[kMostReduced];
   std::byte* outputs[kMostReduced];
@@ -26,13 +26,13 @@ inline constexpr int64_t reduce_tiles(int64_t count) {
   return (count + kTileElements - 1) / kTileElements;
 }
 
-/// Which elements, into which of the outputs.
+/// A range of elements, and the range of outputs that receive them.
 struct ReducePart {
   int64_t begin, count;
   int32_t first_output, end_output;
 };
 
-/// In what an element is reduced.
+/// The type in which an element is reduced.
 template <class T>
 struct Reduced {
   using Type = T;
@@ -46,8 +46,8 @@ struct Reduced<BFloat16> {
   using Type = float;
 };
 
-// A NaN of either side wins; of two zeros that differ in sign the first stays. Integers wrap,
-// except in averages, which have a loop of their own.
+// A NaN on either side wins; of two zeros that differ in sign the first is kept. Integers wrap,
+// except in averages, which have their own loop.
 template <bool kSums, class T>
 TUTTI_DEVICE T combine(ReduceOp op, T a, T b) {
   constexpr bool kIsFloating = T(1) / T(2) != T(0);
@@ -87,7 +87,7 @@ template <class T>
 TUTTI_DEVICE T close_element(typename Reduced<T>::Type value, const ReduceTable& table) {
   using Wide = typename Reduced<T>::Type;
   if constexpr (Wide(1) / Wide(2) != Wide(0)) {
-    value *= static_cast<Wide>(table.scaling.multiplier);  // by one changes nothing
+    value *= static_cast<Wide>(table.scaling.multiplier);  // multiplying by one changes nothing
     if constexpr (IsNarrow<T>::value)
       return narrow<T>(value);
     else
@@ -109,12 +109,13 @@ TUTTI_DEVICE typename Reduced<T>::Type open_element(T value) {
     return value;
 }
 
-/// A part in packs of kLanes, of which each thread has some.
+/// Reduces one thread's packs of kLanes elements of a part.
 template <bool kSums, class T, int kLanes>
 TUTTI_DEVICE void reduce_packs(const ReduceTable& table, const ReducePart& part, int thread,
                                int threads) {
   using Wide = typename Reduced<T>::Type;
-  constexpr int kInputsAhead = kSums && kLanes > 1 ? 3 : 1;  // whose loads are under way at once
+  // Inputs whose loads are in flight at once.
+  constexpr int kInputsAhead = kSums && kLanes > 1 ? 3 : 1;
   for (int64_t i = thread; i < part.count / kLanes; i += threads) {
     const int64_t at = (part.begin + i * kLanes) * static_cast<int64_t>(sizeof(T));
     const auto first = *reinterpret_cast<const Pack<T, kLanes>*>(table.inputs[0] + at);
@@ -176,7 +177,7 @@ struct WideSum<T, false, true> {
   using Type = Uint128;
 };
 
-/// Averages of integers: the sum is wide, and the quotient is cut toward zero.
+/// Averages integers: sums in a wide type and truncates the quotient toward zero.
 template <class T>
 TUTTI_DEVICE void average_share(const ReduceTable& table, const ReducePart& part, int thread,
                                 int threads) {
@@ -198,8 +199,8 @@ TUTTI_DEVICE void average_share(const ReduceTable& table, const ReducePart& part
   }
 }
 
-/// One thread's share of a part, of elements of T, that begins at a multiple of 16 of them. All
-/// places are multiples of an element's size.
+/// Reduces one thread's share of a part with elements of type T. The part begins at a multiple of
+/// 16 elements. All addresses are aligned to the element size.
 template <class T>
 TUTTI_DEVICE void reduce_part_of(const ReduceTable& table, const ReducePart& part, int thread,
                                  int threads) {
@@ -212,7 +213,7 @@ TUTTI_DEVICE void reduce_part_of(const ReduceTable& table, const ReducePart& par
   reduce_share<false, T>(table, part, thread, threads);
 }
 
-/// The same of the table's type. Bools are bytes.
+/// Does the same for the table's dtype. Bools are bytes.
 TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, int thread,
                               int threads) {
   switch (table.dtype) {
@@ -240,7 +241,7 @@ TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, 
       return reduce_part_of<uint64_t>(table, part, thread, threads);
     case DataType::u8:
     case DataType::boolean:
-    case DataType::raw:  // which nothing reduces
+    case DataType::raw:  // never reduced
       return reduce_part_of<uint8_t>(table, part, thread, threads);
   }
 }
@@ -251,12 +252,12 @@ inline constexpr ReducePart part_of_tile(const ReduceTable& table, int64_t tile)
   return {begin, left < kTileElements ? left : kTileElements, 0, table.output_count};
 }
 
-/// One thread's share of tile number `tile`.
+/// Does one thread's share of tile number `tile`.
 TUTTI_DEVICE void reduce_tile(const ReduceTable& table, int64_t tile, int thread, int threads) {
   reduce_part(table, part_of_tile(table, tile), thread, threads);
 }
 
-/// The launch of a reduction. Bools are bytes of which the bits are taken, and never scaled.
+/// Makes the parameters of a launch. Bools are reduced bit by bit as bytes, and are never scaled.
 inline ReduceTable make_reduce_table(const DeviceReduction& reduction) {
   ReduceTable table;
   table.input_count = static_cast<int32_t>(reduction.inputs.size());

@@ -1,15 +1,15 @@
 #pragma once
 
-// LARS and LAMB: steps whose rate follows from two norms of each parameter. The sums of each tile,
-// the rates of the parameters, the step: three launches for any number of parameters. The
-// arithmetic is that of kernels/layers/layerwise_steps.cc, but for the order in which squares are
-// added up.
+// Kernels of LARS and LAMB, whose rates follow from two norms of each parameter. Three launches,
+// for any number of parameters, compute the sums of each tile, the rate of each parameter, and the
+// step. The arithmetic is that of kernels/layers/layerwise_steps.cc, except for the order in which
+// squares are summed.
 
 #include "tutti/kernels/cuda/steps/step_tile.h"
 
 namespace tutti::cuda {
 
-/// What a step's kernels are told, and their memory beside the table.
+/// The parameters of a step's kernels, and their memory apart from the table.
 struct LayerStep {
   bool is_lamb;
   double learning_rate, weight_decay;
@@ -17,8 +17,8 @@ struct LayerStep {
   double beta1, beta2, epsilon, correction1, correction2;  // LAMB
   StepTable table;
   int32_t tensor_count;
-  double* squares;  // of each tile: of its values, and of its gradients or updates
-  double* rates;    // of each parameter
+  double* squares;  // per tile: of its values, and of its gradients (LARS) or updates (LAMB)
+  double* rates;    // per parameter
 };
 
 inline LayerStep layer_step_of(const LarsSettings& settings) {
@@ -43,14 +43,14 @@ inline LayerStep layer_step_of(const LambSettings& settings) {
   return step;
 }
 
-/// Calls body(i) for each element of a tile that is a thread's.
+/// Calls body(i) for each of a thread's elements of a tile.
 template <class Body>
 TUTTI_DEVICE void each_of_tile(const StepTensor& tensor, int64_t begin, int thread, Body body) {
   for (int64_t i = begin + thread; i < begin + kStepElements && i < tensor.count; i += kThreads)
     body(i);
 }
 
-/// What a step of LAMB makes of an element: its moments, not rounded yet, and its update.
+/// The results of a LAMB step for one element: its moments, not rounded yet, and its update.
 struct LambElement {
   double first, second;
   float update;
@@ -66,8 +66,8 @@ TUTTI_DEVICE LambElement lamb_element(const LayerStep& step, const StepTensor& t
                          decay * static_cast<double>(tensor.value[i]))};
 }
 
-/// Of each tile the sums of two squares: of its values, and of LARS's gradients or LAMB's updates,
-/// which the step computes once more.
+/// Computes two sums of squares for each tile: of its values, and of LARS's gradients or LAMB's
+/// updates. LAMB's step computes the updates again.
 struct LayerSquares {
   struct Shared {
     double values[kThreads], others[kThreads];
@@ -100,7 +100,7 @@ struct LayerSquares {
   }
 };
 
-/// A block has a parameter.
+/// Computes the rates; each block handles one parameter.
 struct LayerRates {
   struct Shared {
     double values[kThreads], others[kThreads];
@@ -127,7 +127,7 @@ struct LayerRates {
       step.rates[block] = step.learning_rate * ratio(tensor, shared.values[0], shared.others[0]);
     }
   }
-  // Tiles of a parameter are beside each other, in the order of the parameters.
+  // Returns the first tile of a parameter. The tiles are in the order of the parameters.
   TUTTI_DEVICE int64_t first_tile(int64_t tensor) const {
     int32_t low = 0, high = step.table.tile_count;
     while (low < high) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// What one block does of an optimizer's step over all parameters, and of their gradients' norm, as
-// functions of tile, thread and phase that compile for the host too. Between two phases all threads
-// of a block wait for each other.
+// The work of one block in an optimizer's step over all parameters and in the norm of their
+// gradients. These are functions of tile, thread and phase that compile for the host too. All
+// threads of a block wait for each other between two phases.
 
 #include <cmath>
 #include <vector>
@@ -12,47 +12,48 @@
 
 namespace tutti::cuda {
 
-/// One parameter, f32. The optimizer's state is null where it has none.
+/// One parameter, f32. Pointers to optimizer state that it does not use are null.
 struct StepTensor {
   float* value;
   float* gradient;
   float *first, *second;
   int64_t count;
-  bool is_adapted;  // by layer_step_tile.h
+  bool is_adapted;  // layer_step_tile.h adapts its rate
 };
 
-/// The elements of one block: of which parameter, from which one on.
+/// The elements of one block: the parameter and the first element in it.
 struct StepTile {
   int64_t begin;
   int32_t tensor;
 };
 
-/// Made once for a set of parameters, all of it in the device's memory.
+/// The operands of a step, made once for a set of parameters. All of it is in the device's memory.
 struct StepTable {
   const StepTensor* tensors;
   const StepTile* tiles;
-  double* squares;  // of each tile
+  double* squares;  // per tile
   int32_t tile_count;
 };
 
-/// In the device's memory, so that the same launches, or a graph of them, do each step.
+/// The numbers of a step. They are in the device's memory, so that the same launches, or a graph of
+/// them, do every step.
 struct StepControl {
   // Set by the host.
   StepFactors factors = {};
   StepKind kind = StepKind::sgd;
-  double gradient_factor = 1;  // 1 / (loss scale * samples), say
-  double clip = 0;             // above 0: the most that the norm may be
+  double gradient_factor = 1;  // for example 1 / (loss scale * samples)
+  double clip = 0;             // if above 0, the norm is limited to it
   // Set by settle_tile().
-  double norm = 0;  // of the gradients times gradient_factor
+  double norm = 0;  // norm of the gradients times gradient_factor
   double multiplier = 1;
-  int32_t is_skipped = 0;  // the norm, so a gradient, is no number
+  int32_t is_skipped = 0;  // the norm, and so some gradient, is not finite
 };
 
-inline constexpr int64_t kStepElements = 16 * kThreads;  // of one block
-inline constexpr int kSumPhases = 9;                     // halves kThreads until one is left
+inline constexpr int64_t kStepElements = 16 * kThreads;  // per block
+inline constexpr int kSumPhases = 9;                     // halve kThreads until one is left
 static_assert(kThreads == 1 << (kSumPhases - 1));
 
-/// The tiles of parameters with these many elements.
+/// Returns the tiles of the given parameters.
 inline std::vector<StepTile> step_tiles(std::span<const StepTensor> tensors) {
   std::vector<StepTile> tiles;
   for (size_t i = 0; i < tensors.size(); ++i)
@@ -61,7 +62,7 @@ inline std::vector<StepTile> step_tiles(std::span<const StepTensor> tensors) {
   return tiles;
 }
 
-// Four neighbours at once where they lie on 16 bytes.
+// Loads four consecutive elements, at once if they are aligned to 16 bytes.
 TUTTI_DEVICE Pack<float, 4> load_four(const float* from, int64_t count) {
   if (count >= 4 && is_aligned(from, 16)) return *reinterpret_cast<const Pack<float, 4>*>(from);
   Pack<float, 4> four{};
@@ -76,14 +77,14 @@ TUTTI_DEVICE void store_four(float* to, const Pack<float, 4>& four, int64_t coun
     for (int i = 0; i < 4 && i < count; ++i) to[i] = four.values[i];
 }
 
-/// Adds up `shared`, one number a thread, in an order that is the same each time; by phases from 1
-/// on. The sum is in shared[0] after the last.
+/// Sums `shared`, one number per thread, in a fixed order, in phases that count from 1. After the
+/// last phase the sum is in shared[0].
 TUTTI_DEVICE void sum_phase(int thread, int phase, double* shared) {
   const int half = kThreads >> phase;
   if (thread < half) shared[thread] += shared[thread + half];
 }
 
-/// The sum of the squares of a tile's gradients, in f64; kSumPhases phases and one that stores it.
+/// Sums the squares of a tile's gradients in f64, in kSumPhases phases and one that stores the sum.
 /// `shared` holds kThreads numbers of the block.
 TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread, int phase,
                                double* shared) {
@@ -105,7 +106,8 @@ TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread,
   shared[thread] = sum;
 }
 
-/// One block: the norm of all gradients from the tiles' sums, and what the step makes of it.
+/// Computes the norm of all gradients from the tiles' sums, and from it the multiplier or the skip.
+/// It is run by one block.
 TUTTI_DEVICE void settle_tile(const StepTable& table, StepControl& control, int thread, int phase,
                               double* shared) {
   if (phase == 0) {
@@ -124,7 +126,7 @@ TUTTI_DEVICE void settle_tile(const StepTable& table, StepControl& control, int 
   }
 }
 
-/// One element, as kernels/layers/optimizer_steps.cc does it.
+/// Updates one element like kernels/layers/optimizer_steps.cc and returns its new value.
 template <StepKind kKind>
 TUTTI_DEVICE float stepped(const StepFactors& f, float w, float gradient, float& first,
                            float& second, bool has_first, bool has_second) {
@@ -173,7 +175,7 @@ TUTTI_DEVICE void step_tile_of(const StepTensor& tensor, int64_t begin, const St
   }
 }
 
-/// The step of a tile's elements, unless it is skipped. Gradients are scaled as they are read.
+/// Updates a tile's elements unless the step is skipped. Gradients are scaled as they are read.
 TUTTI_DEVICE void step_tile(const StepTable& table, const StepControl& control, int32_t tile,
                             int thread, int threads) {
   if (control.is_skipped) return;
@@ -195,8 +197,8 @@ TUTTI_DEVICE void step_tile(const StepTable& table, const StepControl& control, 
 
 // --- as kernels ----------------------------------------------------------------------------------
 
-/// The norm of all gradients and whether they are numbers: each tile's squares, then what the step
-/// makes of them.
+/// GradientSquares sums each tile's squares. SettleStep computes the norm of all gradients from
+/// them and decides whether the step is skipped.
 struct GradientSquares {
   struct Shared {
     double all[kThreads];
@@ -220,7 +222,7 @@ struct SettleStep {
     settle_tile(table, *control, thread, phase, shared.all);
   }
 };
-/// Gradients times what was settled, unless the step is left out.
+/// Scales the gradients by the settled multiplier, unless the step is skipped.
 struct ScaleGradients {
   struct Shared {};
   static constexpr int kPhases = 1;
@@ -241,7 +243,7 @@ struct ScaleGradients {
     }
   }
 };
-/// The optimizer's step over all parameters.
+/// Does the optimizer's step over all parameters.
 struct StepParameters {
   struct Shared {};
   static constexpr int kPhases = 1;

@@ -53,7 +53,7 @@ Descriptor tensor_of(const Cudnn& library, int64_t id, const Extents& extents, D
   return tensor;
 }
 
-// The names of what an operation of each pass is given.
+// The cuDNN names of an operation and of its attributes, for each pass.
 struct PassNames {
   cudnnBackendDescriptorType_t operation;
   cudnnBackendAttributeName_t convolution, alpha, beta, image, weight, output;
@@ -110,10 +110,10 @@ std::string text_of(ConvolutionPass pass, const ConvolutionShape& s, DataType dt
       s.padding[2]);
 }
 
-// What an engine is good for.
+// Whether an engine may be used.
 enum class Fitness : uint8_t {
-  unfit,        // breaks a promise
-  last_resort,  // of 16 bits without tensor cores: says nothing of the type in which it sums
+  unfit,        // violates an option
+  last_resort,  // 16-bit without tensor cores: cuDNN does not report the type of its sums
   fit
 };
 
@@ -131,7 +131,7 @@ Fitness fitness(const Cudnn& library, const Descriptor& configuration, DataType 
   if (has(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return Fitness::unfit;
   const bool by_tensor_cores = has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
   if (dtype != DataType::f32) return by_tensor_cores ? Fitness::fit : Fitness::last_resort;
-  // Tensor cores take f32 as TF32.
+  // Tensor cores read f32 as TF32.
   return options.allows_tf32 || (!by_tensor_cores && !has(CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))
              ? Fitness::fit
              : Fitness::unfit;
@@ -197,7 +197,7 @@ std::unique_ptr<ConvolutionPlan> Convolutions::make(ConvolutionPass pass, const 
   if (handle_ == nullptr) {
     device.emplace(library_, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     const auto& text = options_.device_description;
-    // With the zero at its end.
+    // The text includes its terminating zero.
     device->set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
                 std::vector<char>(text.c_str(), text.c_str() + text.size() + 1));
     device->finish();
@@ -227,7 +227,7 @@ std::unique_ptr<ConvolutionPlan> Convolutions::make(ConvolutionPass pass, const 
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configurations[i]);
       if (handle_ != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle_);
       if (device) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
-      // What an engine is offered for, it may still not be able to do.
+      // cuDNN also offers engines that turn out not to support the shape.
       if (!plan.try_finish()) continue;
       const int64_t workspace =
           plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 1).front();

@@ -1,6 +1,6 @@
-// Attention of GpuLayerKernels: products of matrices, of some heads at once, and kernels between
-// them. Scores are f32; they and what comes of them stay in the GPU's cache from one product to the
-// next.
+// Attention of GpuLayerKernels: products of matrices for several heads at once, with kernels
+// between them. Scores are f32. They and the values derived from them stay in the GPU's cache from
+// one product to the next.
 
 #include <algorithm>
 #include <cmath>
@@ -13,14 +13,16 @@ namespace tutti::cuda {
 
 namespace {
 
-// Of the scores of one group of heads, which with what comes of them shall fit an H100's cache (50
-// MB).
+// Most bytes of one group's scores. These and the values derived from them must fit into an H100's
+// cache (50 MB).
 constexpr int64_t kMostScoreBytes = int64_t{32} << 20;
-constexpr int64_t kPitch = 8;  // elements: rows of scores begin at 16 bytes in every type
+// Elements: in every dtype, rows of scores begin at multiples of 16 bytes.
+constexpr int64_t kPitch = 8;
 
 int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// Heads whose products are made together: those of one sequence, or the same head of sequences.
+// Heads whose products are computed together: heads of one sequence, or the same head of several
+// sequences.
 struct Group {
   int64_t batch, head, count;
 };
@@ -40,7 +42,7 @@ class AttentionParts {
     each_ = (all + parts - 1) / parts;
   }
 
-  /// Elements of a group's scores.
+  /// Returns the number of elements in a group's scores.
   int64_t scores() const { return each_ * s_.length * pitch_; }
   size_t bytes(DataType dtype) const {
     return static_cast<size_t>(rounded_up(scores() * size_of(dtype), 256));
@@ -66,7 +68,8 @@ class AttentionParts {
   int64_t first_log(const Group& group) const {
     return (group.batch * s_.options.heads + group.head) * s_.length;
   }
-  /// Number `part` of the `parts` that lie beside each other in each token: queries, keys, values.
+  /// Returns part number `part` of the `parts` (queries, keys, values) that are side by side in
+  /// each token.
   Matrix tokens(const void* data, int64_t part, int64_t parts, const Group& group,
                 bool is_transposed = false) const {
     const int64_t row = parts * features_;
@@ -88,13 +91,13 @@ class AttentionParts {
   const DataType dtype_;
   const int64_t features_, pitch_;
   const bool is_over_batch_;
-  int64_t each_ = 1;  // heads of a group
+  int64_t each_ = 1;  // heads per group
 };
 
 }  // namespace
 
-// Row-major S[queries, keys] = Q K^T is column-major S[keys, queries] = K^T Q of matrices that are
-// [width, tokens] each, and so on.
+// Row-major S[queries, keys] = Q K^T is column-major S[keys, queries] = K^T Q with matrices [width,
+// tokens]; the other products are expressed in the same way.
 void GpuLayerKernels::attention_forward(const AttentionOptions& options,
                                         const ConstTensorView& packed, const TensorView& output,
                                         const TensorView& log_sums) {
@@ -128,7 +131,7 @@ void GpuLayerKernels::attention_forward(const AttentionOptions& options,
   });
 }
 
-// With P the softmax, O = P V, and dS the gradient of the scores: dV = P^T dO, dP = dO V^T,
+// P is the softmax, O = P V, and dS is the gradient of the scores. Then dV = P^T dO, dP = dO V^T,
 // dQ = dS K, dK = dS^T Q.
 void GpuLayerKernels::attention_backward(const AttentionOptions& options,
                                          const ConstTensorView& packed,

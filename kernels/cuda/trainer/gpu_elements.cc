@@ -27,7 +27,7 @@ LabelledRows labelled_rows(const char* loss, Device device, const ConstTensorVie
   return {shape[0], shape[1], GpuOperands(loss, device).of<int64_t>(labels)};
 }
 
-// [batch, elements a row]
+// Returns the shape [batch, elements per row].
 ChannelsShape flat_rows(const char* layer, const ConstTensorView& view) {
   const auto& shape = view.view().shape();
   if (shape.rank() < 1 || shape.row_count() < 1)

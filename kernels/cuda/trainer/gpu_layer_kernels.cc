@@ -21,14 +21,15 @@ size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 
 cudaStream_t native(StreamRef stream) { return static_cast<cudaStream_t>(stream.native); }
 
-// What a copy of the tensor in another type takes.
+// Returns the bytes of a copy of the tensor in another dtype; 0 if it has that dtype already.
 size_t rounded_bytes(const ConstTensorView& tensor, DataType dtype) {
   if (tensor.view().dtype() == dtype) return 0;
   return aligned(static_cast<size_t>(tensor.view().count() * size_of(dtype)));
 }
 
-// Streams of models, which live on when a model ends: its tensors may be used longer, and the pool
-// of the device remembers them. The next model takes one again, behind what is still on it.
+// Streams of models. A stream outlives its model, because the model's tensors may be used longer
+// and the device's pool refers to their stream. The next model reuses it, after the work still
+// queued on it.
 class ModelStreams {
  public:
   StreamRef take(DeviceRuntime& runtime, Device device) {
@@ -58,7 +59,7 @@ ModelStreams& model_streams() {
   return streams;
 }
 
-// [rows, columns] row-major, as cuBLASLt sees it: columns beside each other.
+// Describes a row-major [rows, columns] matrix to cuBLASLt, for which its rows are columns.
 Matrix matrix_of(const void* data, DataType dtype, int64_t rows, int64_t columns,
                  bool is_transposed = false) {
   return {const_cast<void*>(data), dtype, columns, rows, columns, is_transposed};
@@ -104,7 +105,7 @@ Tensor GpuLayerKernels::upload(const Tensor& host, StreamRef stream) {
   auto tensor = make_tensor(host.shape(), host.dtype(), stream);
   const auto bytes = static_cast<size_t>(host.bytes());
   if (bytes == 0) return tensor;
-  // By way of pinned memory, so that the caller waits for nothing and may use its own again.
+  // The copy goes through pinned memory, so that the caller need not wait and may reuse its memory.
   void* pinned = runtime.allocate_host(bytes);
   std::memcpy(pinned, host.data(), bytes);
   runtime.copy(tensor.data(), pinned, bytes, stream);
@@ -154,7 +155,8 @@ void GpuLayerKernels::multiply(const Product& product, StreamRef stream) {
   all.multiply(product, scratch(Use::workspace, workspace, stream), native(stream));
 }
 
-// Row-major Y[rows, outputs] = X W^T is column-major D[outputs, rows] = W^T^T X^T, and so on.
+// Row-major Y[rows, outputs] = X W^T is column-major D[outputs, rows] = W^T^T X^T; the other
+// products are expressed in the same way.
 void GpuLayerKernels::linear_forward(const ConstTensorView& input, const ConstTensorView& weight,
                                      const ConstTensorView& bias, const TensorView& output) {
   const Range range("linear forward");
@@ -319,7 +321,8 @@ void GpuLayerKernels::convolution_backward_weights(const ConvolutionOptions& opt
   auto* weights = operands.of<float>(weight_gradient);
   if (s.batch == 0) return;
   const auto stream = weight_gradient.stream();
-  // cuDNN overwrites and puts out the type of what it read; this batch's is added then.
+  // cuDNN overwrites its output and writes it in the input's dtype, so this batch's gradient is
+  // added afterwards.
   const auto bytes = static_cast<size_t>(weight_gradient.count() * size_of(dtype));
   auto* batch = scratch(Use::copies, bytes, stream);
   convolve(ConvolutionPass::backward_weights, s, dtype, input.view().data(), batch,

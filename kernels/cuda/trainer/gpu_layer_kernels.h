@@ -14,8 +14,8 @@
 
 namespace tutti::cuda {
 
-/// What layers need of a machine. The libraries are asked for when a layer first needs one, so that
-/// a model without convolutions needs no cuDNN.
+/// The parts of a machine that layers need. A library is loaded only when a layer first needs it,
+/// so that a model without convolutions needs no cuDNN.
 struct GpuMachine {
   DeviceRuntime* runtime = nullptr;
   std::shared_ptr<Launcher> launcher;
@@ -23,10 +23,10 @@ struct GpuMachine {
   std::function<Cudnn()> cudnn;
 };
 
-/// Layers on a GPU: products of matrices by cuBLASLt, convolutions by cuDNN, everything else by the
-/// kernels of kernel_list.h. Each call goes to the stream of what it puts out and waits for nobody;
-/// scratch memory is kept for each stream and grows only. Weights of f32 are rounded to the type of
-/// a layer's input each time.
+/// Layers on a GPU. cuBLASLt multiplies matrices, cuDNN computes convolutions, and the kernels of
+/// kernel_list.h do everything else. Each call is queued on the stream of its output and never
+/// blocks. Scratch memory is kept per stream and only grows. f32 weights are rounded to the dtype
+/// of a layer's input at each call.
 class GpuLayerKernels final : public LayerKernels {
  public:
   GpuLayerKernels(Device device, GpuMachine machine);
@@ -158,19 +158,19 @@ class GpuLayerKernels final : public LayerKernels {
   void launch(const Kernel& kernel, StreamRef stream) {
     machine_.launcher->launch(kernel, stream);
   }
-  /// Memory that the next call on that stream uses again, aligned to 256 bytes: one piece for
-  /// copies of operands, one for the workspaces of libraries, one for sums of parts.
+  /// Returns memory that the next call on that stream reuses, aligned to 256 bytes. There is one
+  /// buffer each for copies of operands, for the workspaces of libraries, and for partial sums.
   enum class Use : uint8_t { copies, workspace, sums };
   std::byte* scratch(Use use, size_t bytes, StreamRef stream);
-  /// The elements of a tensor in that type, dense: its own memory, or a rounded copy at `*to`,
-  /// which moves on. rounded_bytes() says how far.
+  /// Returns the elements of a tensor in the given dtype, dense: either the tensor's own memory or
+  /// a rounded copy at `*to`. `*to` advances by rounded_bytes().
   const void* rounded(const ConstTensorView& tensor, DataType dtype, std::byte** to,
                       StreamRef stream);
   void convolve(ConvolutionPass pass, const ConvolutionShape& shape, DataType dtype,
                 const void* image, const void* weight, const void* output, StreamRef stream);
   void multiply(const Product& product, StreamRef stream);
-  /// Adds sums over the rows of [rows, columns] to `totals`, and with an input and the statistics
-  /// of layer norm to `products`.
+  /// Adds the sums over the rows of [rows, columns] to `totals`. With an input and the statistics
+  /// of layer norm, it also adds the products with the normalised input to `products`.
   template <class T>
   void sum_columns(int64_t rows, int64_t columns, const T* output_gradient, const T* input,
                    const float* statistics, float* products, float* totals, StreamRef stream) {
@@ -181,7 +181,8 @@ class GpuLayerKernels final : public LayerKernels {
     launch(ColumnSums<T>{rows, columns, parts, output_gradient, input, statistics, sums}, stream);
     launch(ColumnTotals{{columns}, parts, sums, products, totals}, stream);
   }
-  /// The moments of batch norm: of an input, or with an output gradient of that.
+  /// Computes the moments of batch norm: of an input, or, with an output gradient, of that
+  /// gradient.
   template <class T>
   void sum_channels(const Channels& shape, const T* input, const T* output_gradient,
                     const float* mean, const float* inverse_deviation, double* moments,
@@ -193,8 +194,8 @@ class GpuLayerKernels final : public LayerKernels {
     launch(BatchNormMoments{{shape.channels}, shape, parts, sums, inverse_deviation, moments},
            stream);
   }
-  /// Into how many parts what each of `others` blocks does is cut, so that all of a GPU works, and
-  /// each part has `least` of `count`.
+  /// Returns into how many parts the work of each of `others` blocks is split, so that the whole
+  /// GPU is busy and each part has at least `least` of `count`.
   static int64_t parts_for(int64_t count, int64_t least, int64_t others) {
     constexpr int64_t kWanted = 2048;  // blocks
     const int64_t most = std::max<int64_t>(kWanted / std::max<int64_t>(others, 1), 1);

@@ -11,14 +11,14 @@
 
 namespace tutti::cuda {
 
-/// Checks the tensors of one call and hands out their memory.
+/// Checks the tensors of one call and returns their memory.
 class GpuOperands {
  public:
-  /// `layer` stands in errors.
+  /// `layer` is its name in errors.
   GpuOperands(const char* layer, Device device) : layer_(layer), device_(device) {}
 
-  /// The memory of a tensor of type T. Throws Error(invalid_argument) for one elsewhere, of another
-  /// type or with strides.
+  /// Returns the memory of a tensor with elements of type T. Throws Error(invalid_argument) for a
+  /// tensor on another device, of another dtype or with strides.
   template <class T>
   T* of(const TensorView& view) const {
     check(view, dtype_of<T>());
@@ -28,9 +28,10 @@ class GpuOperands {
   const T* of(const ConstTensorView& view) const {
     return of<T>(view.view());
   }
-  /// Throws unless the tensor is here, of that type and without strides.
+  /// Throws unless the tensor is on this device, has that dtype and has no strides.
   void require(const ConstTensorView& view, DataType dtype) const { check(view.view(), dtype); }
-  /// Throws for a type that layers do not compute with, or memory elsewhere.
+  /// Returns the tensor's dtype. Throws if layers do not support it, or if the memory is on another
+  /// device.
   DataType float_type(const ConstTensorView& view) const {
     const auto dtype = view.view().dtype();
     if (dtype != DataType::f32 && dtype != DataType::bf16 && dtype != DataType::f16)
@@ -57,7 +58,7 @@ class GpuOperands {
   const Device device_;
 };
 
-/// Calls body(T{}) with the storage type of f32, bf16 or f16.
+/// Calls body(T{}), where T stores f32, bf16 or f16.
 template <class Body>
 void by_type(DataType dtype, Body body) {
   switch (dtype) {

@@ -23,7 +23,7 @@ double* moments_in(const GpuOperands& operands, const TensorView& moments, int64
   return operands.of<double>(moments);
 }
 
-// Rows of [..., features]: {rows, features}.
+// Returns {rows, features} of a tensor [..., features].
 std::pair<int64_t, int64_t> rows_of(const char* layer, const char* wanted, const TensorView& view) {
   const auto& shape = view.shape();
   const int64_t features = shape.rank() >= 1 ? shape[shape.rank() - 1] : 0;

@@ -9,8 +9,8 @@
 
 namespace tutti::cuda {
 
-/// Steps of an optimizer on a GPU by the kernels of step_tile.h. Their tables lie in the device's
-/// memory, made once; a step sends its numbers by way of pinned memory and waits for nobody.
+/// Steps of an optimizer on a GPU, by the kernels of step_tile.h. Their tables are created once, in
+/// the device's memory. A step sends its numbers through pinned memory and never blocks.
 class GpuSteps final : public StepKernels {
  public:
   /// `runtime` and the operands are borrowed.
@@ -26,19 +26,20 @@ class GpuSteps final : public StepKernels {
 
  private:
   void step(LayerStep step);
-  /// A copy of these bytes for `stream_`, in pinned memory until it has been made.
+  /// Copies bytes to the device in the order of `stream_`. Pinned memory holds them until the copy
+  /// is complete.
   void send(void* to, const void* from, size_t bytes);
 
   DeviceRuntime& runtime_;
   const std::shared_ptr<Launcher> launcher_;
   const Device device_;
   const StreamRef stream_;
-  std::byte* memory_ = nullptr;  // tables, tiles, their sums, the controls
+  std::byte* memory_ = nullptr;  // tables, tiles, their sums and the controls
   StepTable table_ = {};
   int32_t tensor_count_ = 0;
   double* layer_squares_ = nullptr;
   double* layer_rates_ = nullptr;
-  StepControl* scaling_ = nullptr;  // of scale_gradients(), in the device's memory
+  StepControl* scaling_ = nullptr;  // for scale_gradients(), in the device's memory
   StepControl* stepping_ = nullptr;
 };
 

@@ -25,7 +25,8 @@ cudaDataType_t cuda_type(DataType dtype) {
   }
 }
 
-// What a plan may count on: an algorithm that was chosen for better aligned memory reads wrongly.
+// Returns the alignment on which a plan may rely. An algorithm that was chosen for better aligned
+// memory would read wrong data.
 uint32_t alignment_of(const Matrix& m) {
   const auto bits = reinterpret_cast<uintptr_t>(m.data) |
                     static_cast<uintptr_t>(m.stride * size_of(m.dtype)) | uintptr_t{256};
@@ -134,7 +135,7 @@ Products::Plan& Products::plan(const Product& product) {
                                                              sizeof value);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, options_.most_workspace);
-  // Split sums are added in f32, never in the type of what comes out.
+  // Partial sums are added in f32, never in the output's dtype.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          uint32_t{CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(product.a));

@@ -10,8 +10,8 @@
 
 namespace tutti::cuda {
 
-/// One side of a product as cuBLASLt takes it: column-major, so that a row-major matrix is its own
-/// transpose, and `rows` is the length of what lies beside each other.
+/// One operand of a product as cuBLASLt expects it. It is column-major, so a row-major matrix is
+/// passed as its transpose; `rows` is the length of the contiguous dimension.
 struct Matrix {
   void* data = nullptr;
   DataType dtype = DataType::f32;
@@ -21,8 +21,8 @@ struct Matrix {
   int64_t stride = 0;  // elements from one product's matrix to the next one's
 };
 
-/// d = a * b + beta * d, with a vector of d's type and length rows(d) added to each column unless
-/// it is null; so many times, each with the next matrices.
+/// d = a * b + beta * d. If `bias` is not null, it is a vector of d's dtype and of length rows(d)
+/// that is added to each column. This is done `count` times, each time with the next matrices.
 struct Product {
   Matrix a, b, d;
   int64_t count = 1;
@@ -31,24 +31,24 @@ struct Product {
 };
 
 struct ProductOptions {
-  bool allows_tf32 = false;  // f32 factors rounded to 10 bits
+  bool allows_tf32 = false;  // f32 factors may be rounded to 10 bits
   size_t most_workspace = size_t{32} << 20;
 };
 
-/// Products of matrices by cuBLASLt: descriptors and algorithm are made at the first use of a shape
-/// and kept. Sums are in f32, in an order that a shape always has.
+/// Products of matrices by cuBLASLt. Descriptors and algorithm are chosen at the first use of a
+/// shape and kept. Sums are in f32, always in the same order for a shape.
 class Products {
  public:
-  /// `library` is borrowed; the device must be current here and in multiply().
+  /// `library` is borrowed. The device must be current here and in multiply().
   Products(const CublasLt& library, const ProductOptions& options);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  /// How much memory multiply() needs for it. Throws Error(unavailable) where the library knows no
-  /// algorithm, with the product's shape.
+  /// Returns how much workspace multiply() needs for the product. Throws Error(unavailable) with
+  /// the product's shape if the library has no algorithm for it.
   size_t workspace_bytes(const Product& product);
-  /// In the stream's order; `workspace` is aligned to 256 bytes.
+  /// Queues the product on the stream. `workspace` is aligned to 256 bytes.
   void multiply(const Product& product, void* workspace, cudaStream_t stream);
   size_t plans() const { return plans_.size(); }
 

@@ -1,5 +1,6 @@
-// Attention of CpuLayerKernels: products by oneDNN, block by block of queries, so that scores need
-// kBlock * length numbers and rows that see nothing of a block are not computed.
+// Attention of CpuLayerKernels. oneDNN computes the products one block of queries at a time, so
+// that scores need only kBlock * length numbers, and keys that no query of a block sees are
+// skipped.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +15,8 @@ namespace {
 
 constexpr int64_t kBlock = 64;  // queries at a time
 
-// One head of one batch element: where its queries, keys, values and results begin.
+// One head of one batch element: its shape, and the offsets of its queries, keys, values and
+// results.
 struct Head {
   int64_t length, width, packed_step, output_step;
   float scale;
@@ -24,7 +26,7 @@ struct Head {
   int64_t query(int64_t row) const { return packed + row * packed_step; }
   int64_t key(int64_t row) const { return packed + output_step + row * packed_step; }
   int64_t value(int64_t row) const { return packed + 2 * output_step + row * packed_step; }
-  // How many keys the block of queries [begin, end) sees.
+  // Returns how many keys the block of queries that ends at `end` sees.
   int64_t seen(int64_t end) const { return causal ? end : length; }
 };
 
@@ -73,8 +75,8 @@ void CpuLayerKernels::attention_forward(const AttentionOptions& options,
   f32.finish();
 }
 
-// With P the softmax, O = P V and D = rowsum(dO O): dV = P^T dO, dS = P (dO V^T - D),
-// dQ = scale dS K, dK = scale dS^T Q (Dao et al. 2022).
+// P is the softmax, O = P V and D = rowsum(dO O). Then dV = P^T dO, dS = P (dO V^T - D), dQ = scale
+// dS K, dK = scale dS^T Q (Dao et al. 2022).
 void CpuLayerKernels::attention_backward(const AttentionOptions& options,
                                          const ConstTensorView& packed,
                                          const ConstTensorView& output,

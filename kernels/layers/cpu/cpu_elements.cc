@@ -1,4 +1,4 @@
-// What CpuLayerKernels does to rows and elements without oneDNN, and log softmax.
+// Operations of CpuLayerKernels on rows and elements that do not use oneDNN, and log softmax.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// Checks what an embedding is given and calls body(row of the table, row of the output).
+// Checks the arguments of an embedding and calls body(row of the table, row of the output).
 template <class Body>
 void for_each_index(const TensorView& indices, const Shape& table, const TensorView& output,
                     Body body) {
@@ -155,7 +155,8 @@ void CpuLayerKernels::dropout(const RandomKey& key, uint64_t first, double proba
   float* y = f32.write(output);
   const auto count = static_cast<uint64_t>(output.count());
   const auto scale = static_cast<float>(1 / (1 - probability));
-  // A number below it is dropped: of 24 bits, so that it is the same in f32 everywhere.
+  // Random numbers below the threshold are dropped. They have 24 bits, so that they are the same in
+  // f32 everywhere.
   const auto threshold = static_cast<uint32_t>(probability * 0x1p24);
   std::array<uint32_t, 4> words{};
   for (uint64_t i = 0; i < count; ++i) {

@@ -126,7 +126,7 @@ void CpuLayerKernels::linear_backward_weights(const ConstTensorView& input,
   if (s.rows == 0) return;
   F32Operands f32("linear");
   const float *x = f32.read(input), *dy = f32.read(output_gradient);
-  // A product that adds to what is there.
+  // This product adds to the existing gradient.
   cache_->multiply('T', 'N', s.outputs, s.inputs, s.rows, 1, dy, s.outputs, x, s.inputs, 1,
                    f32.exactly(weight_gradient), s.inputs);
   if (!has_bias) return;

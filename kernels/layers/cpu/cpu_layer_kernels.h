@@ -10,11 +10,11 @@ namespace tutti {
 class PrimitiveCache;
 class TensorPool;
 
-/// Layers on the CPU. Products, windows and activations are oneDNN's, whose primitive is made at
-/// the first use of a shape and kept for the life of the object; the rest are own loops.
+/// Layers on the CPU. Products, windows and activations use oneDNN, whose primitive is created at
+/// the first use of a shape and kept for the life of the object. The rest are our own loops.
 class CpuLayerKernels final : public LayerKernels {
  public:
-  /// `threads`: how many threads one call uses.
+  /// `threads` is the number of threads of one call.
   explicit CpuLayerKernels(int threads);
   ~CpuLayerKernels() override;
 
@@ -134,7 +134,7 @@ class CpuLayerKernels final : public LayerKernels {
   void add(const ConstTensorView& source, const TensorView& target) override;
 
  private:
-  /// Memory for gradients that are added to their place; it only grows.
+  /// Returns memory for gradients that are then added to their targets. It only grows.
   float* scratch(int64_t weights, int64_t biases);
 
   const std::unique_ptr<PrimitiveCache> cache_;

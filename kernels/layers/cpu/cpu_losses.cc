@@ -38,7 +38,7 @@ Classes check_labels(const char* loss, const ConstTensorView& rows, const ConstT
   return {shape[0], shape[1], first};
 }
 
-// Rows of the squared error: how many elements each has.
+// Returns how many elements each row of the squared error has.
 int64_t row_elements(const ConstTensorView& input, const ConstTensorView& target) {
   const auto& shape = input.view().shape();
   require_shape("squared error", "target", target.view(), shape);
@@ -86,7 +86,7 @@ void CpuLayerKernels::softmax_cross_entropy_backward(const ConstTensorView& log_
   F32Operands f32("softmax cross-entropy");
   const float* logs = f32.exactly(log_probabilities);
   float* gradient = f32.write(logit_gradient);
-  // The softmax less one at the label.
+  // The gradient is the softmax, minus one at the label, times `scale`.
   for (int64_t n = 0; n < batch; ++n, logs += classes, gradient += classes) {
     scaled_exponentials(logs, scale, gradient, classes);
     gradient[label[n]] -= scale;

@@ -1,5 +1,5 @@
-// Batch and layer normalisation of CpuLayerKernels. Sums of a plane or a row are taken in f64, as
-// much for accuracy as to be those of the joined batch.
+// Batch and layer normalisation of CpuLayerKernels. Sums over a plane or row are computed in f64
+// for accuracy, and so that the sums of several ranks add up to those of the joined batch.
 
 #include <fmt/format.h>
 

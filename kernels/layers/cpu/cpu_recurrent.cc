@@ -1,5 +1,5 @@
-// Recurrent layers of CpuLayerKernels: step by step, the hidden products by oneDNN. And products of
-// rows.
+// Recurrent layers of CpuLayerKernels, step by step with oneDNN for the hidden products, and row
+// products.
 
 #include <cmath>
 
@@ -12,8 +12,9 @@ namespace {
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
-// One element of a step: `in` and `hidden` are its gates, `kept` what backward needs, each `width`
-// apart; returns the hidden value. `state` is the cell's.
+// Computes one element of a step and returns its hidden value. `in` and `hidden` are its gates,
+// `kept` receives what backward needs; their values are `width` apart. `before` is the cell (lstm)
+// or the hidden value (gru) before the step.
 float lstm_element(const float* in, const float* hidden, int64_t width, float before, float* kept) {
   const float input = sigmoid(in[0] + hidden[0]), forget = sigmoid(in[width] + hidden[width]),
               candidate = std::tanh(in[2 * width] + hidden[2 * width]),
@@ -37,8 +38,9 @@ float gru_element(const float* in, const float* hidden, int64_t width, float bef
   return (1 - update) * candidate + update * before;
 }
 
-// Backward: `dy` is the gradient of the hidden value, `carried` that of the cell, which is passed
-// on to the step before. Returns what of dy goes to the hidden value before directly.
+// Computes the gradients of an element's gates from `dy`, the gradient of its hidden value.
+// `carried` is the gradient of the cell, which is passed on to the previous step. Returns the part
+// of dy that reaches the previous hidden value directly, which for lstm is 0.
 float lstm_slopes(const float* kept, int64_t width, float before, float dy, float& carried,
                   float* in, float* hidden) {
   const float input = kept[0], forget = kept[width], candidate = kept[2 * width],
@@ -120,7 +122,7 @@ void CpuLayerKernels::recurrent_backward(Recurrence recurrence, const ConstTenso
   const float *w = f32.read(weight), *y = f32.read(output), *dy = f32.read(output_gradient);
   const float* k = f32.exactly(kept);
   float *in = f32.write(gates_gradient), *hidden = f32.write(hidden_gradient);
-  // Of the hidden value and of the cell, from the step behind.
+  // Gradients of the hidden value and of the cell, from the following step.
   float* later = scratch(2 * s.batch * s.width, 0);
   float* cells = later + s.batch * s.width;
   std::fill_n(later, 2 * s.batch * s.width, 0.0f);

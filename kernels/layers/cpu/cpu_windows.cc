@@ -13,17 +13,18 @@ using Tag = dnnl::memory::format_tag;
 using Entry = PrimitiveCache::Entry;
 using Dims = dnnl::memory::dims;
 
-// The last extents, which oneDNN takes behind batch and channels.
+// Returns the last extents, which oneDNN expects after batch and channels.
 Dims spatial(const ConvolutionShape& s, const ConvolutionShape::Extents& all, Dims leading = {}) {
   leading.insert(leading.end(), all.end() - s.dimensions, all.end());
   return leading;
 }
 
-// Row-major images are what the caller has. Windows of more than one pixel over many channels are
-// twice as fast in oneDNN's own layouts, converting included; `any` lets it choose.
+// Descriptors of a convolution. The caller's images are row-major. Windows of more than one pixel
+// over many channels are twice as fast in oneDNN's own layouts, even with the conversion; `any`
+// lets oneDNN choose.
 struct ConvolutionDescs {
-  dnnl::memory::desc input, weight, bias, output;        // the caller's
-  dnnl::memory::desc any_input, any_weight, any_output;  // as the primitive may have them
+  dnnl::memory::desc input, weight, bias, output;        // in the caller's layout
+  dnnl::memory::desc any_input, any_weight, any_output;  // in a layout the primitive may choose
   Dims stride, padding;
   dnnl::convolution_forward::primitive_desc forward;
   ConvolutionDescs(const ConvolutionShape& s, bool has_bias, const dnnl::engine& engine)

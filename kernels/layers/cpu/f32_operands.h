@@ -8,23 +8,24 @@
 
 namespace tutti {
 
-/// The tensors of one call as f32 arrays on the CPU: f32 ones as they are, bf16 and f16 ones as
-/// copies that are widened before the call and rounded back after it.
+/// The tensors of one call as f32 arrays on the CPU. f32 tensors are used in place. bf16 and f16
+/// tensors become copies that are widened before the call and rounded back after it.
 class F32Operands {
  public:
-  /// `layer` stands in errors.
+  /// `layer` is its name in errors.
   explicit F32Operands(const char* layer) : layer_(layer) {}
 
-  /// Throws Error(invalid_argument) for a tensor elsewhere, of another type or with strides.
+  /// Returns an array to read. Throws Error(invalid_argument) for a tensor on another device, of
+  /// another dtype or with strides.
   const float* read(const ConstTensorView& view);
-  /// To be overwritten wholly.
+  /// Returns an array that the caller overwrites completely.
   float* write(const TensorView& view);
-  /// To be read and written.
+  /// Returns an array that the caller reads and writes.
   float* update(const TensorView& view);
-  /// An f32 tensor, in place. Throws as read() and for 16-bit ones.
+  /// Returns an f32 tensor in place. Throws like read(), and for 16-bit tensors.
   float* exactly(const TensorView& view);
   const float* exactly(const ConstTensorView& view) { return exactly(view.view()); }
-  /// Rounds what was written into its place.
+  /// Rounds the written copies into their 16-bit tensors.
   void finish();
 
  private:

@@ -9,8 +9,8 @@ namespace tutti {
 
 namespace {
 
-// oneDNN parallelises by OpenMP; the number of threads is the calling thread's own setting, which
-// belongs to the caller and is given back.
+// Limits oneDNN's threads for a scope. oneDNN uses OpenMP, whose number of threads is a setting of
+// the calling thread; the destructor restores it.
 class ThreadLimit {
  public:
   explicit ThreadLimit(int threads) : before_(omp_get_max_threads()) {

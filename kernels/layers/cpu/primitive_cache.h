@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-/// What a primitive computes; with the numbers of its shape it is its key.
+/// Identifies what a primitive computes. With the numbers of its shape it is the primitive's key.
 enum class PrimitiveKind : int64_t {
   linear_forward,
   linear_backward_input,
@@ -27,78 +27,82 @@ enum class PrimitiveKind : int64_t {
   softmax_backward,
 };
 
-/// f32 memory without gaps.
+/// Describes dense f32 memory.
 inline dnnl::memory::desc dense(const dnnl::memory::dims& extents, dnnl::memory::format_tag tag) {
   return {extents, dnnl::memory::data_type::f32, tag};
 }
 
-/// Of rows [rows, classes].
+/// Describes a log softmax over rows [rows, classes].
 inline dnnl::logsoftmax_forward::primitive_desc log_softmax_desc(const dnnl::memory::desc& desc,
                                                                  const dnnl::engine& engine) {
   return {{dnnl::prop_kind::forward_training, desc, 1}, engine};
 }
 
-/// Primitives of oneDNN with their memory objects, each made once and run on a number of threads.
-/// One thread at a time uses an object. Throws Error(internal) with oneDNN's own text if it
-/// refuses.
+/// Caches oneDNN's primitives with their memory objects. Each is created once and runs on a fixed
+/// number of threads. One thread at a time uses an object. Throws Error(internal) with oneDNN's own
+/// text if oneDNN fails.
 class PrimitiveCache {
  public:
-  /// What a primitive computes, and the numbers of its shape.
+  /// The kind of a primitive and the numbers of its shape.
   struct Key {
     PrimitiveKind kind;
     std::vector<int64_t> numbers;
     auto operator<=>(const Key&) const = default;
   };
   using Arguments = std::unordered_map<int, dnnl::memory>;
-  /// An argument that the primitive wants in another layout than the caller has it: `caller` is the
-  /// caller's memory, and the Entry's argument one of the cache's own.
+  /// An argument that the primitive wants in another layout than the caller's. `caller` is the
+  /// caller's memory; the Entry's argument is memory of the cache.
   struct Conversion {
     int index;
     bool is_result;
     dnnl::reorder reorder;
     dnnl::memory caller;
   };
-  /// The memory objects' data pointers are set anew at each run.
+  /// Each run sets the data pointers of the memory objects.
   struct Entry {
     dnnl::primitive primitive;
     Arguments arguments;
     std::vector<Conversion> conversions = {};
   };
-  /// An argument of a primitive by its DNNL_ARG_ number; what the primitive writes is not const.
+  /// An argument of a primitive, by its DNNL_ARG_ number. The primitive writes to it if it is a
+  /// result, despite the const.
   struct Argument {
     int index;
     const void* data;
   };
 
-  /// Throws Error(invalid_argument) below 1 thread.
+  /// Throws Error(invalid_argument) for fewer than 1 thread.
   explicit PrimitiveCache(int threads);
   int threads() const { return threads_; }
 
-  /// What is there for `key`, or what `make` makes of it. It stays where it is.
+  /// Returns the entry of `key`, which `make` creates if it does not exist. Its address never
+  /// changes.
   Entry& entry(const Key& key, const std::function<Entry(const dnnl::engine&)>& make);
-  /// Memory objects of a primitive to be made, without data as yet.
+  /// Returns memory objects for a primitive that is being created. They have no data yet.
   Arguments arguments(std::initializer_list<std::pair<int, dnnl::memory::desc>> descs) const;
-  /// Adds an argument to a primitive to be made that wants `inside`, while callers have `outside`.
+  /// Adds an argument to a primitive that is being created. The primitive uses the layout `inside`,
+  /// its callers use `outside`.
   void add(Entry& entry, int index, bool is_result, const dnnl::memory::desc& outside,
            const dnnl::memory::desc& inside) const;
-  /// Returns when all is computed. Arguments that the primitive does not have are passed over.
+  /// Runs a primitive; returns when its results are complete. Arguments that the primitive does not
+  /// have are ignored.
   void run(Entry& entry, std::initializer_list<Argument> arguments);
 
-  /// c[rows, columns] = factor * op(a)[rows, inner] * op(b)[inner, columns] + keep * c, row-major
-  /// with `step` elements from row to row; op is 'N' as it is or 'T' transposed.
+  /// c[rows, columns] = factor * op(a)[rows, inner] * op(b)[inner, columns] + keep * c. Matrices
+  /// are row-major with `step` elements between rows. op is 'N' (as is) or 'T' (transposed).
   void multiply(char op_a, char op_b, int64_t rows, int64_t columns, int64_t inner, float factor,
                 const float* a, int64_t a_step, const float* b, int64_t b_step, float keep,
                 float* c, int64_t c_step);
 
  private:
-  /// `bytes` for the run's argument number `place`.
+  /// Returns a buffer of `bytes` bytes for conversion number `place` of a run.
   void* converted(size_t place, size_t bytes);
 
   const int threads_;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   std::map<Key, Entry> entries_;
-  std::vector<dnnl::memory> converted_;  // bytes for the arguments of one run; they only grow
+  std::vector<dnnl::memory> converted_;  // buffers for the arguments of one run; they only grow
 };
 
 }  // namespace tutti

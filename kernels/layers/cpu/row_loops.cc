@@ -1,5 +1,5 @@
-// Compiled once per instruction set by foreach_target.h. Most loops are plain: the compiler makes
-// vectors of them for each set; exponentials are Highway's.
+// This file is compiled once per instruction set by foreach_target.h. Most loops are plain, and the
+// compiler vectorises them for each set. Exponentials are Highway's.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/layers/cpu/row_loops.cc"
@@ -132,16 +132,16 @@ void SoftmaxGradient(const float* HWY_RESTRICT p, float base, float* HWY_RESTRIC
   for (int64_t i = 0; i < count; ++i) y[i] = p[i] * (y[i] - base);
 }
 
-// exp(x - base). What would be denormal is zero, also of an infinity; NaN stays NaN.
+// Returns exp(x - base). A denormal result becomes zero, as does that of -infinity. NaN stays NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Power(D d, const float* x, V base) {
   const V difference = hn::Sub(hn::LoadU(d, x), base);
   const V power = hn::Exp(d, hn::Max(difference, hn::Set(d, -104.0f)));
-  // Max() may pass over a NaN.
+  // Max() may drop a NaN.
   return hn::IfThenElse(hn::IsNaN(difference), difference, power);
 }
 
-// f32 lanes add up a few vectors; the sums of these are added in f64.
+// Sums exponentials: f32 lanes add up a few vectors, and their sums are added in f64.
 template <bool kKeep>
 HWY_INLINE double SumPowers(const float* x, float base, float* y, int64_t count) {
   constexpr int64_t kVectors = 16;

@@ -5,19 +5,19 @@
 namespace tutti {
 
 /// Loops over one row or plane of f32, compiled for each instruction set and chosen at run time.
-/// Sums are taken in f64. `count` may be 0 unless it is said.
+/// Sums are computed in f64. `count` may be 0 except where a comment says otherwise.
 
 struct TwoSums {
   double first = 0, second = 0;
 };
 
-/// Of x and of x * x.
+/// Returns the sums of x and of x * x.
 TwoSums sum_and_squares(const float* x, int64_t count);
-/// Of (x - center)^2.
+/// Returns the sum of (x - center)^2.
 double centered_squares(const float* x, double center, int64_t count);
-/// Of dy and of dy * (x - center).
+/// Returns the sums of dy and of dy * (x - center).
 TwoSums gradient_sums(const float* dy, const float* x, float center, int64_t count);
-/// The same with dy * w in the place of dy.
+/// Returns the sums of dy * w and of dy * w * (x - center).
 TwoSums weighted_gradient_sums(const float* dy, const float* w, const float* x, float center,
                                int64_t count);
 
@@ -38,11 +38,11 @@ void add_row_gradients(const float* dy, const float* x, float center, float scal
 /// sums += x
 void add_row(const float* x, double* sums, int64_t count);
 
-/// The largest of at least one.
+/// Returns the largest element; `count` is at least 1.
 float largest(const float* x, int64_t count);
-/// y = exp(x - base); returns the sum of y. In place if y is x.
+/// Computes y = exp(x - base) and returns the sum of y. y may be x.
 double exponentials(const float* x, float base, float* y, int64_t count);
-/// The sum of exp(x - base), which is kept nowhere.
+/// Returns the sum of exp(x - base) without storing the terms.
 double sum_of_exponentials(const float* x, float base, int64_t count);
 /// y = x - base
 void subtract(const float* x, float base, float* y, int64_t count);
@@ -50,7 +50,7 @@ void subtract(const float* x, float base, float* y, int64_t count);
 void scaled_exponentials(const float* x, float factor, float* y, int64_t count);
 /// x *= factor
 void multiply_row(float* x, float factor, int64_t count);
-/// Of a * b.
+/// Returns the sum of a * b.
 double sum_of_products(const float* a, const float* b, int64_t count);
 /// y = p * (y - base)
 void softmax_gradient(const float* p, float base, float* y, int64_t count);

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Below it the allocator of the C library is as good: it keeps small blocks itself.
+// Smaller blocks come from the C library's allocator, which caches them itself.
 constexpr size_t kLeastBytes = 32 << 10;
 constexpr size_t kAlignment = 4096;
 
@@ -35,7 +35,7 @@ Tensor TensorPool::make(const Shape& shape, DataType dtype) {
               block.memory, [pool = shared_from_this(), block](void*) { pool->give_back(block); })};
 }
 
-// The smallest that is large enough, unless more than an eighth of it would lie idle.
+// Takes the smallest block that is large enough, unless more than an eighth of it would be unused.
 TensorPool::Block TensorPool::take(size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
@@ -64,7 +64,7 @@ void TensorPool::give_back(Block block) {
   used_bytes_ -= block.bytes;
   unused_.emplace(block.bytes, block.memory);
   unused_bytes_ += block.bytes;
-  // Sizes that no longer come: the largest go first.
+  // Blocks of sizes that are no longer requested accumulate, so the largest are freed first.
   while (unused_bytes_ > most_used_bytes_) {
     const auto last = std::prev(unused_.end());
     unused_bytes_ -= last->first;

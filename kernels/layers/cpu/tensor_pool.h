@@ -10,14 +10,14 @@
 
 namespace tutti {
 
-/// Host memory for the tensors of passes, used again by later ones: fresh memory of a step's size
-/// would be zeroed and faulted in page by page each time. What is kept unused is never more than
-/// the most that was in use at one time. Tensors may outlive the pool, and may be let go of by any
-/// thread.
+/// Host memory for the tensors of passes, reused by later passes. New memory of a step's size would
+/// be zeroed and faulted in page by page each time. The pool never keeps more unused memory than
+/// the most that was in use at one time. Tensors may outlive the pool, and any thread may release
+/// them.
 class TensorPool : public std::enable_shared_from_this<TensorPool> {
  public:
   ~TensorPool();
-  /// With any contents. Throws Error(out_of_memory).
+  /// Returns a tensor with arbitrary contents. Throws Error(out_of_memory).
   Tensor make(const Shape& shape, DataType dtype);
   size_t unused_bytes() const;
 
@@ -30,7 +30,7 @@ class TensorPool : public std::enable_shared_from_this<TensorPool> {
   void give_back(Block block);
 
   mutable std::mutex mutex_;
-  std::multimap<size_t, std::byte*> unused_;  // by their bytes
+  std::multimap<size_t, std::byte*> unused_;  // keyed by their bytes
   size_t unused_bytes_ = 0, used_bytes_ = 0, most_used_bytes_ = 0;
 };
 

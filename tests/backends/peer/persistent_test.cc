@@ -21,7 +21,7 @@
 #include "tests/support/ranks.h"
 #include "tests/tensor/fake_flags.h"
 #include "tutti/base/deadline.h"
-#include "tutti/core/life/persistent_offer.h"
+#include "tutti/core/calls/persistent_offer.h"
 #include "tutti/core/persistent_allreduce.h"
 #include "tutti/kernels/convert.h"
 

@@ -208,6 +208,7 @@ TEST_F(DamagedMessages, AnswersAreAboutWhatWasAsked) {
   const auto gather = request_of(CollectiveKind::allgather);
   EXPECT_TRUE(fits(gather, response_of(CollectiveKind::allgather, {1, 6, 2})));
   EXPECT_FALSE(fits(gather, response_of(CollectiveKind::allgather, {6, 7, 6})));
+  EXPECT_FALSE(fits(gather, response_of(CollectiveKind::broadcast)));  // it has no rows at all
   auto into = gather;
   into.output_rows = 9;
   EXPECT_TRUE(fits(into, response_of(CollectiveKind::allgather, {1, 6, 2})));
@@ -219,6 +220,7 @@ TEST_F(DamagedMessages, AnswersAreAboutWhatWasAsked) {
   EXPECT_TRUE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 6, 6})));
   EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 3, 6, 6})));  // from itself
   EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 2, 2})));  // it gives 3
+  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::barrier)));  // it has no rows at all
   auto vast = response_of(CollectiveKind::alltoall, {0, 2, 1 << 30, 1 << 30});
   vast.signature.shape = {6, 1 << 20};
   auto of_vast = to_all;

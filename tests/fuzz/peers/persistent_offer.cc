@@ -1,6 +1,6 @@
 // What ranks tell each other of the memory that kernels of their peers work on.
 
-#include "tutti/core/life/persistent_offer.h"
+#include "tutti/core/calls/persistent_offer.h"
 
 #include "tests/fuzz/harness.h"
 

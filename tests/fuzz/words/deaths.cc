@@ -2,7 +2,7 @@
 // told, who goes on after a shrink. The first byte says which.
 
 #include "tests/fuzz/harness.h"
-#include "tutti/core/life/survivors.h"
+#include "tutti/core/membership/survivors.h"
 
 namespace tutti::fuzz {
 namespace {

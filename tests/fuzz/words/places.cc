@@ -1,7 +1,7 @@
 // What ranks leave for each other in the store before they know each other: who they are, their
 // settings, where to meet. The first byte says which.
 
-#include "tutti/core/life/places.h"
+#include "tutti/core/meeting/places.h"
 
 #include "tests/fuzz/harness.h"
 #include "tutti/core/launch/meeting.h"

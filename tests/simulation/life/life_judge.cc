@@ -15,8 +15,8 @@ using Call = LifeRecord::Call;
 using Process = LifeRecord::Process;
 using Kind = Call::Kind;
 
-// Times of core/life: between two looks of a rank that waits, and for the launcher to say what it
-// saw.
+// Times of core/meeting and core/membership: between two looks of a rank that waits, and for the
+// launcher to say what it saw.
 constexpr double kLook = 0.1, kPatience = 0.3;
 // A bounded call of the store waits for so long after its deadline.
 constexpr double kGrace = 0.5;

@@ -1,4 +1,5 @@
-// Drawn jobs, run by the shipped core/life and judged by what knows nothing of it.
+// Drawn jobs, run by the shipped core/meeting and core/membership, and judged by what knows nothing
+// of it.
 #include <gtest/gtest.h>
 
 #include <iostream>

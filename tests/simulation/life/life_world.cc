@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "tutti/core/life/membership.h"
-#include "tutti/core/life/rounds.h"
+#include "tutti/core/meeting/rounds.h"
+#include "tutti/core/membership/membership.h"
 
 namespace tutti::simulation {
 

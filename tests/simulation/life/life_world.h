@@ -14,7 +14,7 @@
 #include "tests/simulation/life/life_record.h"
 #include "tests/simulation/life/sim_store.h"
 #include "tutti/base/error.h"
-#include "tutti/core/life/attempt.h"
+#include "tutti/core/meeting/attempt.h"
 
 namespace tutti::simulated {
 class CommunicatorState;
@@ -41,9 +41,9 @@ class Link {
   int next_step = -1;  // of the program, by the word of the first rank
 };
 
-/// A job under virtual time: its ranks are fibers that run core/life as it is, over a simulated
-/// store. Once they have met and connected, which they do by keys of the store, a model takes the
-/// engine's place: an operation ends once all ranks have begun it.
+/// A job under virtual time: its ranks are fibers that run core/meeting and core/membership as they
+/// are, over a simulated store. Once they have met and connected, which they do by keys of the
+/// store, a model takes the engine's place: an operation ends once all ranks have begun it.
 class World {
  public:
   explicit World(const LifeCase& from, bool with_trace = false);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tutti/base/check.h"
+#include "tutti/collectives/kinds.h"
 
 namespace tutti::bench {
 
@@ -31,8 +32,9 @@ int64_t iterations_for(double wanted_seconds, int64_t iterations, double seconds
 double bus_factor(std::string_view collective, int ranks) {
   const double n = ranks;
   if (collective == "allreduce") return 2 * (n - 1) / n;
-  for (const auto* share : {"allgather", "reduce_scatter", "alltoall", "gather", "scatter"})
-    if (collective == share) return (n - 1) / n;
+  // A rank's own part does not travel.
+  for (const auto& row : kKindTraits)
+    if (row.name == collective && has_rows(row.kind)) return (n - 1) / n;
   return 1;
 }
 

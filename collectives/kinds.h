@@ -1,0 +1,209 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+/// The numbers are part of the wire format.
+enum class CollectiveKind : uint8_t {
+  allreduce = 0,
+  allgather = 1,
+  broadcast = 2,
+  reduce = 3,
+  gather = 4,
+  scatter = 5,
+  reduce_scatter = 6,
+  alltoall = 7,
+  send = 8,
+  recv = 9,
+  barrier = 10,
+};
+inline constexpr int kCollectiveKindCount = 11;
+
+/// What a rank's input or output holds.
+enum class Content : uint8_t {
+  nothing,    // no elements
+  whole,      // send_counts[0] elements
+  part,       // this rank's part: send_counts[rank] elements
+  parts,      // the parts of all ranks, in rank order
+  exchanged,  // a part for each rank (input: send_counts), or from each rank (output: recv_counts)
+};
+
+/// Which operations of a kind a plan may repeat without the coordinator.
+enum class MayReplay : uint8_t {
+  never,       // two ranks repeat it between themselves, see PairLearner
+  on_host,     // those in host memory
+  everywhere,  // those in a device's memory too
+};
+
+/// The facts about one kind. All code that treats kinds differently looks here, apart from the code
+/// that runs one kind.
+struct KindTraits {
+  CollectiveKind kind;                        // its row
+  std::string_view name;                      // in texts and settings
+  Content input, output;                      // what a rank gives and gets
+  bool from_root = false;                     // only the root has an input
+  bool to_root = false;                       // only the root has an output
+  bool reduces = false;                       // the op, the scales and the wire type count
+  bool is_pair = false;                       // two ranks take part; the root is the other one
+  bool may_fuse = false;                      // several operations may share a bucket
+  bool joined_give_zeros = false;             // a rank that has joined takes part with zeros
+  MayReplay may_replay = MayReplay::on_host;  // whether a plan may repeat it
+};
+
+inline constexpr std::array<KindTraits, kCollectiveKindCount> kKindTraits = {{
+    {.kind = CollectiveKind::allreduce,
+     .name = "allreduce",
+     .input = Content::whole,
+     .output = Content::whole,
+     .reduces = true,
+     .may_fuse = true,
+     .joined_give_zeros = true,
+     .may_replay = MayReplay::everywhere},
+    {.kind = CollectiveKind::allgather,
+     .name = "allgather",
+     .input = Content::part,
+     .output = Content::parts,
+     .may_fuse = true},
+    {.kind = CollectiveKind::broadcast,
+     .name = "broadcast",
+     .input = Content::whole,
+     .output = Content::whole,
+     .from_root = true},
+    {.kind = CollectiveKind::reduce,
+     .name = "reduce",
+     .input = Content::whole,
+     .output = Content::whole,
+     .to_root = true,
+     .reduces = true},
+    {.kind = CollectiveKind::gather,
+     .name = "gather",
+     .input = Content::part,
+     .output = Content::parts,
+     .to_root = true},
+    {.kind = CollectiveKind::scatter,
+     .name = "scatter",
+     .input = Content::parts,
+     .output = Content::part,
+     .from_root = true},
+    {.kind = CollectiveKind::reduce_scatter,
+     .name = "reduce_scatter",
+     .input = Content::parts,
+     .output = Content::part,
+     .reduces = true,
+     .may_fuse = true},
+    {.kind = CollectiveKind::alltoall,
+     .name = "alltoall",
+     .input = Content::exchanged,
+     .output = Content::exchanged},
+    {.kind = CollectiveKind::send,
+     .name = "send",
+     .input = Content::whole,
+     .output = Content::nothing,
+     .is_pair = true,
+     .may_replay = MayReplay::never},
+    {.kind = CollectiveKind::recv,
+     .name = "recv",
+     .input = Content::nothing,
+     .output = Content::whole,
+     .is_pair = true,
+     .may_replay = MayReplay::never},
+    {.kind = CollectiveKind::barrier,
+     .name = "barrier",
+     .input = Content::nothing,
+     .output = Content::nothing},
+}};
+
+constexpr const KindTraits& traits(CollectiveKind kind) noexcept {
+  return kKindTraits[static_cast<size_t>(kind)];
+}
+
+constexpr std::string_view to_string(CollectiveKind kind) noexcept { return traits(kind).name; }
+
+/// Kinds whose output depends on the data of all ranks. On these (and on barrier) every message
+/// carries a verdict and every rank learns the OR of all ranks' verdicts.
+constexpr bool reduces(CollectiveKind kind) noexcept { return traits(kind).reduces; }
+
+/// Kinds in which two ranks alone take part.
+constexpr bool is_pair(CollectiveKind kind) noexcept { return traits(kind).is_pair; }
+
+/// Kinds for which all ranks must name the same root.
+constexpr bool has_root(CollectiveKind kind) noexcept {
+  return traits(kind).from_root || traits(kind).to_root;
+}
+
+/// Kinds that put the ranks' parts together: each rank gives as many rows as it has.
+constexpr bool joins_parts(CollectiveKind kind) noexcept {
+  return traits(kind).input == Content::part;
+}
+
+/// Kinds that deal one tensor's rows to the ranks.
+constexpr bool deals_parts(CollectiveKind kind) noexcept {
+  return traits(kind).input == Content::parts;
+}
+
+/// Kinds in which each rank has a part for each rank. A rank knows only its own counts, so what it
+/// is told differs from what others are told.
+constexpr bool exchanges_parts(CollectiveKind kind) noexcept {
+  return traits(kind).input == Content::exchanged;
+}
+
+/// Kinds whose tensors have rows that belong to ranks.
+constexpr bool has_rows(CollectiveKind kind) noexcept {
+  return joins_parts(kind) || deals_parts(kind) || exchanges_parts(kind);
+}
+
+/// Kinds that treat all elements alike: these may have any layout and be cut anywhere.
+constexpr bool is_elementwise(CollectiveKind kind) noexcept {
+  return traits(kind).input == Content::whole && traits(kind).output == Content::whole;
+}
+
+/// Kinds in which only the root's tensor says what is dealt; the other ranks give none.
+constexpr bool is_described_by_root(CollectiveKind kind) noexcept {
+  return traits(kind).from_root && deals_parts(kind);
+}
+
+/// Kinds that reduce elements, and kinds that move them as they are.
+inline std::vector<CollectiveKind> reducing_kinds() {
+  std::vector<CollectiveKind> kinds;
+  for (const auto& row : kKindTraits)
+    if (row.reduces) kinds.push_back(row.kind);
+  return kinds;
+}
+inline std::vector<CollectiveKind> moving_kinds() {
+  std::vector<CollectiveKind> kinds;
+  for (const auto& row : kKindTraits)
+    if (!row.reduces && (row.input != Content::nothing || row.output != Content::nothing))
+      kinds.push_back(row.kind);
+  return kinds;
+}
+
+namespace kinds_detail {
+
+/// Whether the compiler knows a name for this value: it prints others as a cast number.
+template <CollectiveKind kKind>
+constexpr bool is_named() {
+  const std::string_view text = __PRETTY_FUNCTION__;
+  return text.find(')', text.rfind('=')) == text.npos;
+}
+
+constexpr bool are_rows_complete() {
+  for (size_t row = 0; row < kKindTraits.size(); ++row)
+    if (static_cast<size_t>(kKindTraits[row].kind) != row || kKindTraits[row].name.empty())
+      return false;
+  return true;
+}
+
+static_assert(are_rows_complete(),
+              "each kind has a row in kKindTraits, in the order of the numbers");
+static_assert(is_named<kKindTraits.back().kind>() &&
+                  !is_named<static_cast<CollectiveKind>(kCollectiveKindCount)>(),
+              "kCollectiveKindCount does not count all kinds");
+
+}  // namespace kinds_detail
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+#include "tutti/core/meeting/served_store.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "tutti/base/process/fork_guard.h"
+
+namespace tutti {
+
+namespace {
+
+// To whom the server's thread speaks: to the communicator that came last, while that one lives, or
+// to standard error. What a program's own sink refers to is gone when its communicator is.
+class Listeners : public std::enable_shared_from_this<Listeners> {
+ public:
+  void tell(LogLevel level, std::string_view line) {
+    const std::lock_guard lock(mutex_);
+    sink_(level, line);
+  }
+  std::shared_ptr<void> listen(LogLevel limit, LogSink sink) {
+    const std::lock_guard lock(mutex_);
+    limit_ = limit;
+    sink_ = log_up_to(limit, std::move(sink));
+    return {this, [self = shared_from_this(), own = ++last_](void*) { self->leave(own); }};
+  }
+
+ private:
+  void leave(uint64_t own) {
+    const std::lock_guard lock(mutex_);
+    if (own == last_) sink_ = log_up_to(limit_, nullptr);
+  }
+
+  std::mutex mutex_;  // guards the following and the calls of sink_
+  LogSink sink_;
+  LogLevel limit_ = LogLevel::warning;
+  uint64_t last_ = 0;
+};
+
+struct Server {
+  ForkGuard made;
+  std::shared_ptr<Listeners> listeners = std::make_shared<Listeners>();
+  std::shared_ptr<TcpStoreServer> server;
+};
+
+struct Servers {
+  std::mutex mutex;
+  std::map<std::string, Server> by_address;  // guarded by mutex
+
+  // OpenSSL cleans up when the process ends, which must come after the servers' end.
+  Servers() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
+};
+
+}  // namespace
+
+ServedStore serve_store(const Options& options, const std::string& host, int port) {
+  static Servers servers;
+  const std::lock_guard lock(servers.mutex);
+  auto& entry = servers.by_address[fmt::format("{} {} {}", host, port, options.secret)];
+  if (entry.made.forked()) entry = Server();  // the parent serves it
+  auto listener = entry.listeners->listen(options.log_level, options.log);
+  if (!entry.server)
+    entry.server = std::make_shared<TcpStoreServer>(
+        host, port, options.secret,
+        [to = entry.listeners](LogLevel level, std::string_view line) { to->tell(level, line); });
+  // Before it stops listening it hears what it was not told yet.
+  void* const own = listener.get();
+  return {
+      entry.server->local(),
+      {own, [listener = std::move(listener), server = std::weak_ptr(entry.server)](void*) mutable {
+         if (const auto alive = server.lock()) alive->report_strangers();
+         listener.reset();
+       }}};
+}
+
+}  // namespace tutti

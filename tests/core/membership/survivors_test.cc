@@ -1,0 +1,269 @@
+// Who is left after a loss, as the ranks agree on it through the store: the rule itself, and ranks
+// as threads whose deaths and failures are written by the test.
+#include "tutti/core/membership/survivors.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "tutti/backends/store.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(ChooseMembers, WhoVotesGoesOn) {
+  EXPECT_THAT(choose_members({{0, {2}}, {1, {2}}, {3, {2}}}, {}), ElementsAre(0, 1, 3));
+}
+
+TEST(ChooseMembers, TheDeadDoNotAndTheirVotesDoNotCount) {
+  EXPECT_THAT(choose_members({{0, {}}, {1, {0}}, {2, {}}}, {1}), ElementsAre(0, 2));
+}
+
+TEST(ChooseMembers, WhomTheOthersGaveUpIsNoMemberThoughItSaysThatItLives) {
+  EXPECT_THAT(choose_members({{0, {2}}, {1, {2}}, {2, {}}, {3, {2}}}, {}), ElementsAre(0, 1, 3));
+}
+
+TEST(ChooseMembers, WhoWasStoppedAndGivesUpAnotherTakesNoneAlong) {
+  EXPECT_THAT(choose_members({{0, {2}}, {1, {2}}, {2, {0}}, {3, {2}}}, {}), ElementsAre(0, 1, 3));
+}
+
+TEST(ChooseMembers, OfTwoThatGaveUpEachOtherOneGoesOn) {
+  EXPECT_THAT(choose_members({{0, {}}, {1, {2}}, {2, {1}}, {3, {}}}, {}), ElementsAre(0, 1, 3));
+}
+
+// Ranks of a broken communicator of four; those in `lost` say nothing.
+class AgreeTest : public testing::Test {
+ protected:
+  Survivors survivors(int own, std::set<int> given_up = {}, double settle = 5,
+                      std::shared_ptr<Store> store = nullptr) {
+    Survivors::Terms terms{.own = own, .launched = {}, .given_up = given_up, .settle = settle};
+    for (int rank = 0; rank < 4; ++rank) terms.launched.push_back({.rank = rank});
+    return {store ? store : store_, "job/0", 0, std::move(terms)};
+  }
+  void die(int rank) { append_death(*store_, {.who = {.rank = rank}, .signal = 9, .host = "h"}); }
+
+  // What each of these ranks comes to, all at once.
+  std::vector<std::vector<int>> agree(std::vector<Survivors*> ranks) {
+    std::vector<std::future<std::vector<int>>> results;
+    for (auto* rank : ranks)
+      results.push_back(
+          std::async(std::launch::async, [rank] { return rank->agree(Deadline::after(10)); }));
+    std::vector<std::vector<int>> members;
+    for (auto& result : results) members.push_back(result.get());
+    return members;
+  }
+
+  const std::shared_ptr<Store> store_ = make_memory_store();
+};
+
+TEST_F(AgreeTest, ADeathThatALauncherSawIsNotWaitedFor) {
+  die(2);
+  auto zero = survivors(0), one = survivors(1), three = survivors(3);
+  const auto begin = Clock::now();
+  for (const auto& members : agree({&zero, &one, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 1, 3));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+}
+
+TEST_F(AgreeTest, AFurtherDeathLeadsToTheNextEpochAnyNumberOfTimes) {
+  die(2);
+  auto zero = survivors(0), one = survivors(1), three = survivors(3);
+  agree({&zero, &one, &three});
+  // While these three connect, the last of them dies: it is rank 2 there.
+  die(3);
+  const auto lost = Error(ErrorCode::peer_lost, "rank 2 was killed").with_rank(2);
+  for (auto* rank : {&zero, &one}) rank->not_connected(lost);
+  for (const auto& members : agree({&zero, &one})) EXPECT_THAT(members, ElementsAre(0, 1));
+  EXPECT_EQ(zero.epoch(), 2);
+  die(0);
+  one.not_connected(Error(ErrorCode::peer_lost, "rank 0 was killed").with_rank(0));
+  EXPECT_THAT(agree({&one}), ElementsAre(ElementsAre(1)));
+}
+
+TEST_F(AgreeTest, ARankThatWasStoppedAndWakesIsToldThatItIsNoMember) {
+  auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
+       three = survivors(3, {2});
+  agree({&zero, &one, &three});
+  try {
+    two.agree(Deadline::after(10));
+    FAIL() << "it was let in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer_silent);
+    EXPECT_EQ(error.rank(), 2);
+    EXPECT_THAT(error.what(), HasSubstr("rank 2 is not among the survivors (ranks 0 1 3)"));
+  }
+}
+
+TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
+  auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);
+  agree({&zero, &one, &two, &three});
+  const Error own = Error(ErrorCode::io, "rank 1: Too many open files").with_rank(1);
+  for (auto* rank : {&zero, &two, &three})
+    rank->not_connected(ToldError(own, 1, "attempt/failure"));
+  EXPECT_THROW(one.not_connected(own), Error);
+  const auto begin = Clock::now();
+  for (const auto& members : agree({&zero, &two, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 2, 3));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
+}
+
+// The others have shrunk to ranks 0, 2 and 3, then to 0 and 3, while rank 2 was in the first
+// shrink. Rank 3 is rank 2 of the second one.
+TEST_F(AgreeTest, ARankThatWakesTwoShrinksLaterReadsTheNumbersOfItsOwnCommunicator) {
+  die(1);
+  auto zero = survivors(0), two = survivors(2), three = survivors(3);
+  for (const auto& members : agree({&zero, &two, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 2, 3));
+  EXPECT_THAT(zero.first_ranks(), ElementsAre(0, 2, 3));
+  const auto later = [&](int own) {
+    Survivors::Terms terms{.own = own, .first_ranks = zero.first_ranks(), .given_up = {1}};
+    for (const int rank : {0, 2, 3}) terms.launched.push_back({.rank = rank});
+    return Survivors(store_, "job/0", 1, std::move(terms));
+  };
+  auto later_zero = later(0), later_three = later(2);
+  for (const auto& members : agree({&later_zero, &later_three}))
+    EXPECT_THAT(members, ElementsAre(0, 2));
+  EXPECT_THAT(later_three.first_ranks(), ElementsAre(0, 3));
+  try {
+    two.agree(Deadline::after(10));
+    FAIL() << "it was let in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer_silent);
+    EXPECT_THAT(error.what(), HasSubstr("rank 2 is not among the survivors (ranks 0 3)"));
+  }
+}
+
+// Forgets what is written there at once, as when the others have gone on and erase their keys.
+class ForgetfulStore final : public Store {
+ public:
+  explicit ForgetfulStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  void set(const std::string&, std::string_view) override {}
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return store_->set_once(key, value);
+  }
+  std::optional<std::string> try_get(const std::string& key) override {
+    return store_->try_get(key);
+  }
+  std::string get(const std::string& key, Deadline deadline) override {
+    return store_->get(key, deadline);
+  }
+  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
+  int64_t raise(const std::string& key, int64_t least) override {
+    return store_->raise(key, least);
+  }
+  void erase(const std::string& key) override { store_->erase(key); }
+  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
+
+ private:
+  const std::shared_ptr<Store> store_;
+};
+
+TEST_F(AgreeTest, ARankWhoseVoteIsForgottenDoesNotWaitForItself) {
+  auto zero = survivors(0, {}, 5, std::make_shared<ForgetfulStore>(store_));
+  try {
+    zero.agree(Deadline::after(0.3));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
+  }
+}
+
+// Rank 2 says that rank 1 is the cause. To rank 1 the teller is the cause, and lives.
+TEST_F(AgreeTest, WhoAccusesAnotherHasNotGivenItselfUp) {
+  auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);
+  agree({&zero, &one, &two, &three});
+  const auto epoch = make_prefix_store(store_, "a/");
+  const auto late = Error(ErrorCode::timeout, "nothing came from rank 1").with_rank(1);
+  EXPECT_THROW(ToldFailure(*epoch, "attempt", 2, 4).fail(late), Error);
+  for (auto* rank : {&zero, &one, &three}) {
+    try {
+      ToldFailure(*epoch, "attempt", rank == &zero ? 0 : rank == &one ? 1 : 3, 4).look();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.rank(), rank == &one ? 2 : 1);
+      rank->not_connected(error);
+    }
+  }
+  two.not_connected(late);
+  for (const auto& members : agree({&zero, &one, &two, &three}))
+    EXPECT_THAT(members, ElementsAre(0, 1, 2, 3));
+}
+
+// Its number is that among the candidates, not that of the first communicator.
+TEST_F(AgreeTest, AfterALossARankThatGaveItselfUpIsKnownByItsNewNumber) {
+  die(0);
+  auto one = survivors(1), two = survivors(2), three = survivors(3);
+  agree({&one, &two, &three});
+  const Error own = Error(ErrorCode::io, "rank 1: Too many open files").with_rank(1);
+  for (auto* rank : {&one, &three}) rank->not_connected(ToldError(own, 1, "attempt/failure"));
+  EXPECT_THROW(two.not_connected(own), Error);
+  auto given_up = std::async(std::launch::async, [&] { return two.agree(Deadline::after(10)); });
+  for (const auto& members : agree({&one, &three})) EXPECT_THAT(members, ElementsAre(1, 3));
+  EXPECT_THROW(given_up.get(), Error);
+}
+
+// Also where no call of the store may outlast the deadline, as in shrink().
+TEST_F(AgreeTest, TheDeadlineNamesTheMissingRanks) {
+  TcpStoreServer server("127.0.0.1", 0, "a secret");
+  const auto remote =
+      connect_tcp_store("127.0.0.1", server.port(), "a secret", Deadline::after(10));
+  for (const auto& store : {store_, remote}) {
+    const auto deadline = Deadline::after(0.3);
+    auto zero = survivors(0, {}, 5, bounded(store, deadline));
+    try {
+      zero.agree(deadline);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
+    }
+  }
+}
+
+// Of two that are being written at once the later one may be there, and counted, first.
+TEST(DeathLog, ADeathThatIsCountedBeforeItIsWrittenIsReadLater) {
+  const auto store = make_memory_store();
+  DeathLog log(store);
+  store->set("deaths/count", "1");
+  EXPECT_TRUE(log.look().empty());
+  append_death(*store, {.who = {.rank = 3}, .pid = 17, .signal = 9, .host = "a"});
+  EXPECT_EQ(log.look().size(), 1u);
+}
+
+TEST(FirstError, StaysTheOneThatWasWrittenFirst) {
+  const auto store = make_memory_store();
+  EXPECT_FALSE(read_first_error(*store));
+  write_first_error(*store, {.rank = 2, .incarnation = 1});
+  write_first_error(*store, {.rank = 0});
+  EXPECT_EQ(read_first_error(*store), (LaunchedRank{.rank = 2, .incarnation = 1}));
+  const auto foreign = make_memory_store();
+  foreign->set("deaths/first_error", "a rank, they say");
+  EXPECT_FALSE(read_first_error(*foreign));
+  DeathLog deaths(store);
+  EXPECT_TRUE(deaths.look().empty());  // it has not died of it
+}
+
+TEST(DeathLog, KeepsTheOrderAndTellsIncarnationsApart) {
+  const auto store = make_memory_store();
+  DeathLog log(store);
+  EXPECT_TRUE(log.look().empty());
+  append_death(*store, {.who = {.rank = 3}, .pid = 17, .signal = 9, .host = "a"});
+  append_death(*store, {.who = {.rank = 1, .incarnation = 2}, .pid = 18, .code = 4, .host = "b"});
+  const auto& deaths = log.look();
+  ASSERT_EQ(deaths.size(), 2u);
+  EXPECT_EQ(deaths[0].who, (LaunchedRank{3, 0}));
+  EXPECT_EQ(describe_death(deaths[0]), "was killed by signal 9 (Killed)");
+  EXPECT_EQ(deaths[1].who, (LaunchedRank{1, 2}));
+  EXPECT_EQ(describe_death(deaths[1]), "exited with code 4");
+}
+
+}  // namespace
+}  // namespace tutti

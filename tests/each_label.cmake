@@ -1,0 +1,35 @@
+# ctest includes this where it reads the tests of a folder, whose names it has from the programs.
+
+# tutti_label(program labels rule...): labels the cases of a program, if it is built. A rule is an
+# expression for names, the pattern that it was made of, and what it adds or takes away, as in
+# "^Pairs[.].*/memory$ Pairs.*/memory -tsan +tsan_long". If no case has such a name, ctest reports the
+# pattern, and tests/dev/labels_test.sh fails.
+function(tutti_label program labels)
+  if(NOT ${program}_TESTS)
+    return()
+  endif()
+  set(unused ${ARGN})
+  foreach(case ${${program}_TESTS})
+    set(labels_of_case ${labels})
+    foreach(rule ${ARGN})
+      string(REPLACE " " ";" changes ${rule})
+      list(POP_FRONT changes expression pattern)
+      if(case MATCHES ${expression})
+        list(REMOVE_ITEM unused ${rule})
+        foreach(change ${changes})
+          string(SUBSTRING ${change} 1 -1 label)
+          list(REMOVE_ITEM labels_of_case ${label})
+          if(change MATCHES "^[+]")
+            list(APPEND labels_of_case ${label})
+          endif()
+        endforeach()
+      endif()
+    endforeach()
+    set_tests_properties(${case} PROPERTIES LABELS "${labels_of_case}")
+  endforeach()
+  foreach(rule ${unused})
+    string(REPLACE " " ";" rule ${rule})
+    list(GET rule 1 pattern)
+    message(NOTICE "labels: no case of ${program} is called ${pattern}")
+  endforeach()
+endfunction()

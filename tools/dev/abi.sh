@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# ./dev abi           renew the description of the C interface (cmake/abi), at a release
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+takes_nothing "$@"
+
+require build abi
+describe_abi cmake/abi/c.abi

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# ./dev gpu-test pack build/gpu: what a machine with a GPU lacks; there gpu-test runs, right and fast
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if [[ ${1-} == pack ]]; then
+  require_all build test
+  # It is made for the GPUs of that machine: a quick build would compile each kernel at its first launch.
+  build release -DCMAKE_CUDA_ARCHITECTURES="80-real;90" gpu_programs
+fi
+tests/gpu/gpu_test.sh "$@"

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# ./dev sanitize      build and run once more, under asan+ubsan and then tsan, what keeps memory, reads
+#                     bytes of others or has threads
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+takes_nothing "$@"
+
+require_all build test
+build asan+ubsan "${sanitized[@]}" asan_tests
+build_beside tsan "${sanitized[@]}" tsan_tests
+# A trap of ubsan's (cmake/TuttiBuild.cmake) is reported with its place.
+ASAN_OPTIONS=handle_sigill=1${ASAN_OPTIONS:+:$ASAN_OPTIONS} \
+  run_tests asan+ubsan $reports/asan+ubsan.xml -L '^asan$'
+end_beside
+build tsan "${sanitized[@]}" tsan_tests
+shares=4 # nothing is built beside these
+run_tests tsan $reports/tsan.xml -L '^tsan$'
+summarize $reports/{asan+ubsan,tsan}.xml
