@@ -130,8 +130,8 @@ class alignas(64) ChunkRingOf {
     end_ += chunks;
     return first;
   }
-  /// Skips all chunks before this one. They must be over on all ranks, well or not, as every rank
-  /// knows from the lines that all ranks have published with a chunk.
+  /// Skips all chunks before this one. They must be over on all ranks. Every rank knows that from
+  /// the lines that all ranks have published with one of them.
   void skip_to(uint64_t chunk) {
     reduced_ = drained_ = chunk;
     filled_ = std::max(filled_, chunk);

@@ -11,7 +11,7 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kBytesPerCall = 1 << 20;  // the driver then looks at other things
+constexpr int64_t kBytesPerCall = 1 << 20;  // after these the driver looks at other things
 
 // Fetches a line from the cores that read it, before it is written. A store would do the same, but
 // all later stores would wait for it.

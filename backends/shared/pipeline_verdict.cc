@@ -15,8 +15,8 @@ namespace tutti {
 bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
   if (run.subject != 0 && operations_.back() == &run && differs_in_place_only(chunk)) {
-    // In this blocking call some ranks have memory that all reach and others do not. Nothing ran
-    // before it. It runs again without that memory, behind the longest call that any rank
+    // In this blocking call some ranks use memory that all ranks reach, and others do not. Nothing
+    // else is running. It runs again without that memory, behind the longest call that any rank
     // published.
     run.begin = end_of_all(run, chunk);
     ring_.skip_to(run.begin);
