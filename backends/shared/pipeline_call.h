@@ -70,8 +70,8 @@ struct Pipeline::Parts {
   std::vector<int64_t> received_at;  // offset in the output of what each rank sends
   // This rank's part for itself is packed too, because the output may overwrite it.
   bool is_own_in_slot = false;
-  std::vector<std::byte>
-      held;  // a copy of the input, if the output may overwrite it before it is packed
+  // A copy of the input, if the output may overwrite the input before that is packed.
+  std::vector<std::byte> held;
   uint64_t place = SharedMemory::kNowhere;  // offset of the input, if the peers read it in place
   // Some rank's input is read in place, so a chunk is over only when all ranks have read it.
   bool is_kept = false;
