@@ -23,42 +23,44 @@
 
 namespace tutti {
 
-/// What distributed() does beside wrapping.
+/// Options of distributed().
 struct DistributedOptions {
-  /// What is exchanged, how often and what becomes of it: one of methods.h, or a policy of your
-  /// own. Equal on all ranks.
+  /// Selects what is exchanged, how often, and how the ranks' values are combined: a value from
+  /// methods.h or a policy of your own. It must be equal on all ranks.
   ExchangePolicy exchange = {};
-  /// average: right where the trainer's gradient is the mean over its batch, as most are. Where it
-  /// is the sum over the batch (tiny-dnn, plain loops without a division), take sum: averages would
-  /// be smaller by the number of ranks than what one rank with the whole batch computes, and train
-  /// on silently with a learning rate that is too small.
+  /// Take average if the trainer's gradient is the mean over its batch, as in most trainers. Take
+  /// sum if it is the sum over the batch (tiny-dnn, plain loops without a division). With average,
+  /// such gradients would be too small by a factor of the number of ranks, and training would
+  /// silently go on with too small a learning rate.
   ReduceOp op = ReduceOp::average;
-  /// Backward passes whose gradients add up locally before they are exchanged, once.
+  /// Number of backward passes whose gradients are added up locally before one exchange.
   int backward_passes_per_step = 1;
-  /// Gradients are divided by this before they travel and the average is multiplied by it: keeps
-  /// sums of 16-bit wires in range.
+  /// Gradients are divided by this before they are reduced, and the result is multiplied by it.
+  /// This keeps sums in range on 16-bit wires.
   double predivide = 1.0;
   std::optional<DataType> wire = std::nullopt;  // f16 or bf16
-  /// distributed() gives rank 0's parameters, and its optimizer's state, to every rank, so that the
-  /// first gradients are of equal parameters already. Without it all must have the same ones.
+  /// If true, distributed() broadcasts rank 0's parameters and optimizer state, so that the first
+  /// gradients are computed from equal parameters. If false, all ranks must already have equal
+  /// parameters.
   bool broadcast_first = true;
-  /// Whether the noise of gradients is measured, and batches grow by it; for synchronous averages.
+  /// Measures the noise of gradients and lets batches grow by it. This is only for synchronous
+  /// averages.
   NoisePolicy noise = {};
 
-  /// How one gradient is reduced.
+  /// Returns how one gradient is reduced.
   ReduceOptions reduce() const {
     return {.op = op, .prescale = 1.0 / predivide, .postscale = predivide, .wire = wire};
   }
 };
 
-/// An optimizer whose step() uses the gradients of all ranks; see distributed(). Used by one
-/// thread, but for the gradient announcements, which may come from any.
+/// An optimizer whose step() uses the gradients of all ranks; see distributed(). One thread uses
+/// it, except that any thread may announce gradients.
 template <Optimizer O>
 class Distributed {
   using Traits = OptimizerTraits<O>;
 
  public:
-  /// See distributed(), which makes it.
+  /// distributed() calls this; its comment describes the arguments and errors.
   Distributed(Communicator& comm, O& optimizer, const DistributedOptions& options)
       : comm_(comm), optimizer_(optimizer), options_(options), reduce_(options.reduce()) {
     if (options.backward_passes_per_step < 1)
@@ -104,14 +106,14 @@ class Distributed {
     try {
       if (squares_work_) squares_work_.wait();
     } catch (const Error&) {
-      // Nobody measures it any more.
+      // No later step uses the measurement.
     }
   }
   Distributed(const Distributed&) = delete;
   Distributed& operator=(const Distributed&) = delete;
 
-  /// A parameter's gradient is final for this backward pass. Optimizers that announce gradients
-  /// call it themselves. In the last pass before a step it sends the gradient on its way.
+  /// Announces that a parameter's gradient is final for this backward pass. In the last pass before
+  /// a step this starts its reduction. Optimizers that announce gradients call it themselves.
   void gradient_ready(std::string_view name) {
     const auto found = index_.find(name);
     if (found == index_.end())
@@ -134,9 +136,10 @@ class Distributed {
     if (travels) submit(slot);
   }
 
-  /// Waits until every gradient holds what step() will use; for clipping in between. Parameters
-  /// whose gradient was not announced are exchanged as they are, so that all ranks stay matched.
-  /// Where the policy leaves gradients where they are, each rank has its own.
+  /// Waits until every gradient holds the value that step() will use, for example to clip gradients
+  /// before step(). Gradients that were not announced are exchanged as they are, so that all ranks
+  /// submit the same operations. If the policy does not exchange gradients in this step, each rank
+  /// keeps its own.
   void synchronize() {
     if (synchronized_) return;
     {
@@ -167,8 +170,9 @@ class Distributed {
     synchronized_ = true;
   }
 
-  /// The wrapped optimizer's step, on the gradients of all ranks, or on this rank's own and with
-  /// the exchange that the policy has for this step.
+  /// Takes the wrapped optimizer's step. It uses the gradients of all ranks; under a policy that
+  /// exchanges parameters or changes, it uses this rank's own and then does the exchange that is
+  /// due.
   void step() {
     synchronize();
     synchronized_ = false;
@@ -176,8 +180,8 @@ class Distributed {
     if (rounds_) exchange_after_step();
   }
 
-  /// Leaves the step out, after synchronize(): for steps that all ranks agree not to take. Throws
-  /// where a policy exchanges parameters or changes, which counts the steps itself.
+  /// Synchronizes but takes no step, for steps that all ranks agree to leave out. Throws if the
+  /// policy exchanges parameters or changes, because such a policy counts the steps itself.
   void skip() {
     if (rounds_)
       throw Error(ErrorCode::invalid_argument,
@@ -188,17 +192,17 @@ class Distributed {
     synchronized_ = false;
   }
 
-  /// Gives all ranks the mean of their parameters, where a policy lets them differ between
-  /// exchanges: at the end of training, before a test or a checkpoint. Collective, and the next
-  /// round begins from there.
+  /// Gives all ranks the mean of their parameters if the policy lets them differ between exchanges.
+  /// Call it at the end of training, or before a test or a checkpoint. It is collective. The next
+  /// round begins from the mean.
   void consolidate() {
     if (rounds_) rounds_->consolidate();
   }
 
-  /// Everything to save with a CheckpointFolder, and to load into, between any two steps:
-  /// "parameter.NAME", "optimizer.STATE" and what exchange_state() names. What a policy lets differ
-  /// from rank to rank is Held::own: on as many ranks the training goes on to the bit, on others
-  /// each begins with the mean of all. Waits for what is on its way.
+  /// Returns everything to save with a CheckpointFolder, or to load into, between two steps:
+  /// "parameter.NAME", "optimizer.STATE" and the tensors of exchange_state(). Tensors that the
+  /// policy lets differ between ranks are Held::own. If as many ranks load them, training continues
+  /// bit for bit; otherwise each rank begins with the mean of all. Waits for operations under way.
   std::vector<PlacedTensor> placed_state() {
     std::vector<PlacedTensor> all;
     const auto add = [&](const std::string& name, const TensorView& tensor, bool may_differ) {
@@ -217,25 +221,25 @@ class Distributed {
     return all;
   }
 
-  /// Tensors that the exchange itself keeps from step to step; equal on all ranks after a round,
-  /// when nothing is on its way.
+  /// Returns the tensors that the exchange itself keeps from step to step. They are equal on all
+  /// ranks after a round, when no operation is under way.
   std::vector<ExchangeState> exchange_state() const {
     auto all = rounds_ ? rounds_->state() : std::vector<ExchangeState>();
     if (noise_) all.push_back({"exchange.noise", noise_->state()});
     return all;
   }
 
-  /// So many belong to the step to come; more from time to time where batches grow.
+  /// Returns the number of backward passes of the next step. The noise policy may let it grow.
   int backward_passes_per_step() const {
     return noise_ ? noise_->passes() : options_.backward_passes_per_step;
   }
-  /// The batch, in samples of all ranks, from which on larger ones help little (noise_scale.h); 0
-  /// where nothing is measured.
+  /// Returns the batch size, in samples of all ranks, above which larger batches help little
+  /// (noise_scale.h). Returns 0 if nothing is measured.
   double noise_scale() const { return noise_ ? noise_->value() : 0; }
 
-  /// Only the wrapped optimizer's step, on this rank's own gradients: for steps that all ranks
-  /// agree not to exchange. Throws if gradients are on their way, or if it is for the policy to say
-  /// which steps those are.
+  /// Takes only the wrapped optimizer's step, on this rank's own gradients, for steps that all
+  /// ranks agree not to exchange. Throws if a gradient's reduction has already started, or if the
+  /// policy decides which steps exchange.
   void step_without_exchange() {
     if (rounds_)
       throw Error(ErrorCode::invalid_argument,
@@ -262,13 +266,13 @@ class Distributed {
     std::string name;
     TensorView gradient;
     Work work;
-    Work earlier;       // of the step before, on a device
+    Work earlier;       // of the previous step, on a device
     bool sent = false;  // in this step
     int passes = 0;
-    double squares = 0;  // of this rank's gradient, before it travels
+    double squares = 0;  // of this rank's gradient, before it is reduced
   };
-  // Gradients of a device make their stream wait, not the host; what became of them is asked before
-  // they travel again.
+  // For gradients on a device, this makes their stream wait, not the host. The host checks the
+  // result before the gradient is reduced again.
   void finish(Slot& slot) {
     if (slot.gradient.device().kind == DeviceKind::cpu) return slot.work.wait();
     slot.work.wait_on(slot.gradient.stream());
@@ -287,10 +291,10 @@ class Distributed {
     slot.sent = true;
   }
 
-  // Whether gradients of the step to come go on their way one by one, as they are ready.
+  // Returns whether the next step's gradients are reduced one by one, as they become ready.
   bool gradients_travel() const { return rounds_ ? rounds_->next_step_is_synchronous() : !adasum_; }
 
-  // What ranks compare, before anything of them is changed.
+  // Returns the settings that ranks compare before any rank changes a tensor.
   std::vector<std::string> settings() const {
     auto all = policy_settings(options_.exchange);
     const auto add = [&](const std::string& name, const std::string& value) {
@@ -354,7 +358,7 @@ class Distributed {
     noise_.emplace(options_.noise, options_.backward_passes_per_step, comm_.size());
   }
 
-  // Where batches grow, gradients are means over the passes of a step.
+  // If batches grow, gradients are means over the passes of a step.
   void scale_to_passes() {
     if (noise_->grows()) reduce_.prescale = 1.0 / options_.predivide / noise_->passes();
   }
@@ -388,20 +392,22 @@ class Distributed {
   std::map<std::string, size_t, std::less<>> index_;
   std::mutex mutex_;  // guards slots_ while gradients are announced
   bool synchronized_ = false;
-  std::optional<Adasum> adasum_;  // of gradients, all together instead
-  std::optional<Rounds> rounds_;  // of parameters and changes
+  std::optional<Adasum> adasum_;  // combines all gradients of a step at once
+  std::optional<Rounds> rounds_;  // exchanges parameters or changes
   std::optional<NoiseScale> noise_;
-  std::vector<double> squares_ = {0.0};  // of gradients, on their way to be averaged over the ranks
+  // This rank's sum of squares over all gradients, which is then averaged over the ranks.
+  std::vector<double> squares_ = {0.0};
   Work squares_work_;
 };
 
-/// Makes `optimizer` step on the gradients of all ranks: gradients are averaged (see
-/// DistributedOptions::op where the trainer sums over its batch) under the names of their
-/// parameters, while backward still runs if the optimizer announces them. Every rank calls it at
-/// the same place, with its parameters made and before their first use: it blocks until all have
-/// rank 0's, or, without options.broadcast_first, until it is known that all have the same ones.
-/// Both must outlive the result. Throws Error(mismatch) where ranks' models, settings or values
-/// differ, what broadcasting throws, and Error(duplicate_name) for two parameters of one name.
+/// Makes `optimizer` step on the gradients of all ranks. Gradients are averaged under the names of
+/// their parameters; DistributedOptions::op explains when to sum them instead. If the optimizer
+/// announces gradients, they are reduced while backward still runs. Every rank calls this at the
+/// same point of the program, after its parameters are made and before they are first used. It
+/// blocks until all ranks have rank 0's parameters, or, with broadcast_first = false, until it has
+/// checked that all ranks have the same ones. `comm` and `optimizer` must outlive the result.
+/// Throws Error(mismatch) if the ranks' models, settings or values differ, Error(duplicate_name) if
+/// two parameters have the same name, and the errors of broadcast().
 ///
 ///   auto optimizer = tutti::distributed(*comm, sgd);
 ///   ...

@@ -24,11 +24,11 @@ concept Parameter = requires(const P& parameter) {
   { parameter.gradient } -> std::convertible_to<TensorView>;
 };
 
-/// A Parameter, for trainers whose own are something else.
+/// A Parameter for trainers whose own parameter type does not satisfy the concept.
 struct NamedParameter {
-  std::string name;     // equal on all ranks, one each
-  TensorView value;     // borrowed, as the gradient
-  TensorView gradient;  // of the value's shape and type
+  std::string name;     // equal on all ranks, and unique
+  TensorView value;     // borrowed, like the gradient
+  TensorView gradient;  // has the value's shape and dtype
 };
 
 /// A range whose items are parameters for a loop over `const auto&`. It may be a container or a
@@ -37,7 +37,7 @@ template <class R>
 concept YieldsParameters =
     std::ranges::range<R> && Parameter<std::remove_cvref_t<std::ranges::range_reference_t<R>>>;
 
-/// The same kind of range, of named tensors.
+/// The same kind of range, with named tensors as its items.
 template <class R>
 concept YieldsState = std::ranges::range<R> &&
     requires(const std::remove_cvref_t<std::ranges::range_reference_t<R>>& state) {
@@ -45,16 +45,17 @@ concept YieldsState = std::ranges::range<R> &&
   { state.tensor } -> std::convertible_to<TensorView>;
 };
 
-/// What distributed() can wrap: parameters() yields the parameters, in the same order and number on
-/// every rank and for as long as it is wrapped; step() uses their gradients.
+/// An optimizer that distributed() can wrap. parameters() yields the same parameters in the same
+/// order on every rank, for as long as the optimizer is wrapped. step() uses their gradients.
 template <class O>
 concept Optimizer = requires(O& optimizer) {
   requires YieldsParameters<decltype(optimizer.parameters())>;
   optimizer.step();
 };
 
-/// Optional: calls back during backward, with a parameter's name, as soon as its gradient is final.
-/// Gradients then travel while backward goes on; without it they travel in step().
+/// Optional. The optimizer calls back during backward with a parameter's name as soon as that
+/// gradient is final. Gradients are then reduced while backward goes on; otherwise step() reduces
+/// them.
 template <class O>
 concept AnnouncesGradients = requires(O& optimizer,
                                       std::function<void(std::string_view)> callback) {
@@ -62,20 +63,21 @@ concept AnnouncesGradients = requires(O& optimizer,
   optimizer.on_gradient_ready(nullptr);
 };
 
-/// Optional: named tensors of the optimizer itself (momenta), for broadcast_optimizer_state.
+/// Optional. Yields the optimizer's own named tensors (momenta), for broadcast_optimizer_state.
 template <class O>
 concept HasState = requires(O& optimizer) {
   requires YieldsState<decltype(optimizer.state())>;
 };
 
-/// Optional: the rate of the step last taken, for policies that divide by it (SlowMo).
+/// Optional. Returns the learning rate of the last step, for policies that divide by it (SlowMo).
 template <class O>
 concept HasLearningRate = requires(O& optimizer) {
   { optimizer.learning_rate() } -> std::convertible_to<double>;
 };
 
-/// Optional: reduces its gradients itself, as where they live in a GradientArena. reduce_gradient()
-/// starts that of one, wait_for_gradients() ends those of a step.
+/// Optional. The optimizer reduces its gradients itself, for example because they are in a
+/// GradientArena. reduce_gradient() starts the reduction of one gradient, and wait_for_gradients()
+/// waits for those of a step.
 template <class O>
 concept ReducesGradients = requires(O& optimizer, std::string_view name,
                                     const ReduceOptions& options) {
@@ -83,14 +85,14 @@ concept ReducesGradients = requires(O& optimizer, std::string_view name,
   optimizer.wait_for_gradients();
 };
 
-/// Says which optional members an optimizer has. An optimizer with a member of such a name that
-/// does not fit does not compile. Otherwise the member would be ignored without a word.
+/// Says which optional members an optimizer has. An optimizer does not compile if it has a member
+/// of such a name with another signature; otherwise that member would be silently ignored.
 template <class O>
 struct OptimizerTraits {
-  static constexpr bool kAnnouncesGradients = AnnouncesGradients<O>;
-  static constexpr bool kHasState = HasState<O>;
-  static constexpr bool kHasLearningRate = HasLearningRate<O>;
-  static constexpr bool kReducesGradients = ReducesGradients<O>;
+  static constexpr bool kAnnouncesGradients = AnnouncesGradients<O>;  // on_gradient_ready()
+  static constexpr bool kHasState = HasState<O>;                      // state()
+  static constexpr bool kHasLearningRate = HasLearningRate<O>;        // learning_rate()
+  static constexpr bool kReducesGradients = ReducesGradients<O>;      // reduce_gradient()
 
   static_assert(kHasState ||
                     !(
@@ -116,7 +118,7 @@ struct OptimizerTraits {
                 "ReduceOptions&) and wait_for_gradients(); otherwise give them other names");
 };
 
-/// Rank `root`'s values to all ranks. Blocking.
+/// Broadcasts the parameters of rank `root` to all ranks. Blocking.
 template <YieldsParameters Parameters>
 void broadcast_parameters(Communicator& comm, Parameters&& parameters, int root = 0) {
   std::vector<Work> works;
@@ -126,7 +128,8 @@ void broadcast_parameters(Communicator& comm, Parameters&& parameters, int root 
   for (auto& work : works) work.wait();
 }
 
-/// The optimizer's own tensors, likewise. Every rank must have as many.
+/// Broadcasts the optimizer's own tensors from rank `root` to all ranks. Blocking. Every rank must
+/// have the same number of tensors.
 template <HasState O>
 void broadcast_optimizer_state(Communicator& comm, O& optimizer, int root = 0) {
   std::vector<Work> works;
@@ -135,9 +138,9 @@ void broadcast_optimizer_state(Communicator& comm, O& optimizer, int root = 0) {
   for (auto& work : works) work.wait();
 }
 
-/// Scales gradients so that their norm over all parameters is at most `most`; returns the norm they
-/// had. Call it between synchronize() and step(), when every rank holds the same gradients. f32 and
-/// f64 gradients.
+/// Scales gradients so that their norm over all parameters is at most `most`, and returns the norm
+/// that they had. Call it between synchronize() and step(), when every rank holds the same
+/// gradients. It takes f32 and f64 gradients in host memory.
 template <YieldsParameters Parameters>
 double clip_by_global_norm(Parameters&& parameters, double most) {
   double sum = 0;
@@ -147,7 +150,7 @@ double clip_by_global_norm(Parameters&& parameters, double most) {
       sum += value * value;
     }
   };
-  std::vector<TensorView> gradients;  // a generator yields them once
+  std::vector<TensorView> gradients;  // a generator yields them only once
   for (const auto& parameter : parameters) {
     const TensorView gradient = parameter.gradient;
     gradients.push_back(gradient);

@@ -13,12 +13,12 @@
 
 namespace tutti {
 
-/// An optimizer of which each rank has a part (ZeRO, stages 1 to 3): it steps on shards of the
-/// parameters, and its state is as small as they are. For optimizers that treat every element by
-/// itself (SGD, Adam, AdamW, RMSProp), whose steps then equal those of one that has everything; one
-/// that goes by norms of whole tensors must add them up over the ranks, as nn::Lars and nn::Lamb do
-/// in an nn::ShardedOptimizer. O has step(), and may have state() as in distributed(). It runs over
-/// every backend, by reduce_scatter and allgather.
+/// An optimizer of which each rank holds a part (ZeRO, stages 1 to 3). It steps on shards of the
+/// parameters, and its state is only as large as the shards. It suits optimizers that treat every
+/// element by itself (SGD, Adam, AdamW, RMSProp): their steps equal those of one optimizer that has
+/// all parameters. An optimizer that uses norms of whole tensors must add them up over the ranks,
+/// as nn::Lars and nn::Lamb do in an nn::ShardedOptimizer. O has step() and may have state(), as
+/// for distributed(). It runs over every backend, by reduce_scatter and allgather.
 ///
 ///     auto optimizer = tutti::Sharded(comm, model.parameters(), {.stage = 2},
 ///                                     [](std::vector<tutti::Shard> shards) { return
@@ -28,36 +28,37 @@ namespace tutti {
 template <class O>
 class Sharded {
  public:
-  /// `parameters` have name, value and gradient as in distributed(), the same on every rank;
-  /// `make` returns the optimizer of the shards that it is given.
+  /// `parameters` have name, value and gradient as for distributed(), and are the same on every
+  /// rank. `make` receives the shards and returns their optimizer.
   template <YieldsParameters Parameters, class Make>
   Sharded(Communicator& comm, Parameters&& parameters, const ShardedOptions& options, Make&& make)
       : comm_(comm),
         parameters_(comm, wholes_of(std::forward<Parameters>(parameters)), options),
         optimizer_(std::forward<Make>(make)(parameters_.shards())) {}
 
-  /// As soon as a gradient is final for this step, from any thread, so that it travels while
-  /// backward goes on. Without it they travel in step().
+  /// Announces that a gradient is final for this step, so that it is reduced while backward goes
+  /// on. Any thread may call it. step() reduces the gradients that were not announced.
   void gradient_ready(std::string_view name) { parameters_.gradient_ready(name); }
-  /// Waits until the shards' gradients are those of all ranks, for clipping in between.
+  /// Waits until the shards' gradients are reduced over all ranks, for example to clip them before
+  /// step().
   void synchronize() { parameters_.wait_for_gradients(); }
-  /// The optimizer's step on the shards; after it all ranks have the new parameters, or can gather
-  /// them.
+  /// Takes the optimizer's step on the shards. After it all ranks have the new parameters, or can
+  /// gather them.
   void step() {
     synchronize();
     optimizer_.step();
     parameters_.publish();
   }
-  /// Leaves the step out, as where ranks agree that a gradient is no number.
+  /// Leaves the step out, for example because the ranks agree that a gradient is not a number.
   void skip() {
     synchronize();
     parameters_.publish();
   }
-  /// In the place of the model's own, which would write all gradients.
+  /// Call this instead of the model's own zero_grad(), which would write all gradients.
   void zero_grad() { parameters_.zero_gradients(); }
 
-  /// Scales gradients so that their norm over all parameters, each element counted once, is at most
-  /// `most`; returns the norm they had, equal on all ranks. Collective.
+  /// Scales gradients so that their norm over all parameters is at most `most`. Each element is
+  /// counted once. Returns the norm that they had, equal on all ranks. Collective.
   double clip_by_global_norm(double most) {
     synchronize();
     const auto gradients = this->gradients();
@@ -69,7 +70,7 @@ class Sharded {
     return norm;
   }
 
-  /// The shards' gradients; after synchronize() those of all ranks.
+  /// Returns the shards' gradients. After synchronize() they are reduced over all ranks.
   std::vector<PlacedTensor> gradients() const {
     std::vector<PlacedTensor> all;
     for (const auto& shard : parameters_.shards())
@@ -77,9 +78,9 @@ class Sharded {
     return all;
   }
 
-  /// Everything to save and load, with its placement: "parameter.NAME" and "optimizer.STATE". What
-  /// the optimizer names after a parameter and is as long as its shard is divided as that is; the
-  /// rest (numbers of steps) is equal on all ranks.
+  /// Returns everything to save and load, with its placement: "parameter.NAME" and
+  /// "optimizer.STATE". A state tensor that is named after a parameter and as long as its shard is
+  /// divided like that parameter. The others (numbers of steps) are equal on all ranks.
   std::vector<PlacedTensor> state() {
     std::vector<PlacedTensor> all;
     const auto shards = parameters_.shards();
@@ -96,25 +97,27 @@ class Sharded {
     });
     return all;
   }
-  /// After what state() names was changed, as by loading it: the whole parameters follow.
+  /// Updates the whole parameters after the tensors of state() were changed, for example by loading
+  /// them.
   void refresh() { parameters_.publish(); }
 
-  /// Stage 3: see ShardedParameters. nn::gathered() calls them around a layer.
+  /// Stage 3 only; see ShardedParameters. nn::gathered() calls these around a layer.
   void need(std::string_view name) { parameters_.need(name); }
   void done(std::string_view name) { parameters_.done(name); }  // see need
   void need_all() { parameters_.need_all(); }                   // see need
 
-  /// Bytes that this rank holds of values and gradients, now, and at most in the last step that
-  /// ended.
+  /// Returns the bytes of values and gradients that this rank holds now.
   ShardedMemory memory() const { return parameters_.memory(); }
-  ShardedMemory peak_memory() const { return parameters_.peak_memory(); }  // see memory
-  /// Bytes of the optimizer's state on this rank.
+  ShardedMemory peak_memory() const {
+    return parameters_.peak_memory();
+  }  // the most of each in the last step that ended
+  /// Returns the bytes of the optimizer's state on this rank.
   int64_t state_bytes() {
     int64_t bytes = 0;
     for_each_state([&](const std::string&, const TensorView& tensor) { bytes += tensor.bytes(); });
     return bytes;
   }
-  /// What memory(), peak_memory() and state_bytes() say, in one line.
+  /// Returns memory(), peak_memory() and state_bytes() as one line of text.
   std::string describe_memory() {
     const auto held = memory(), most = peak_memory();
     return "held: values " + std::to_string(held.values) + ", gradients " +
@@ -122,7 +125,7 @@ class Sharded {
            " bytes; at most in a step: values " + std::to_string(most.values) + ", gradients " +
            std::to_string(most.gradients);
   }
-  O& optimizer() { return optimizer_; }  // of the shards
+  O& optimizer() { return optimizer_; }  // the optimizer of the shards
 
  protected:
   std::vector<AbsentMemory> take_absent() { return parameters_.take_absent(); }
@@ -136,7 +139,7 @@ class Sharded {
     return all;
   }
 
-  // Calls step(name, tensor) with what the optimizer keeps, if it keeps anything.
+  // Calls step(name, tensor) for each tensor of the optimizer's state, if it has one.
   template <class Step>
   void for_each_state(const Step& step) {
     if constexpr (OptimizerTraits<O>::kHasState)

@@ -1,7 +1,11 @@
 #include "tutti/backends/backend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {
@@ -22,6 +26,17 @@ const BackendPlugin* Context::plugin(std::string_view called) const {
   for (const auto* candidate : plugins)
     if (candidate->name == wanted) return candidate;
   return nullptr;
+}
+
+const std::string& Context::setting(std::string_view variable) const {
+  const auto found = settings.find(variable);
+  if (found != settings.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : settings) names.push_back(name);
+  const auto nearest = nearest_word(variable, names);
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("a backend asks for {}, which is no setting of backends{}", variable,
+                          nearest ? fmt::format(" (did it mean {}?)", *nearest) : ""));
 }
 
 std::optional<Levels> levels_of(std::string_view name) {

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/backends/channel.h"
@@ -13,9 +15,10 @@
 #include "tutti/base/cpp20.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/log.h"
-#include "tutti/collectives/chooser.h"
+#include "tutti/collectives/collective.h"
 #include "tutti/collectives/executor.h"
 #include "tutti/collectives/region.h"
+#include "tutti/collectives/thresholds.h"
 #include "tutti/tensor/device.h"
 
 namespace tutti {
@@ -57,6 +60,9 @@ class Inheritance {
   virtual ~Inheritance() = default;
 };
 
+/// The settings that only some backends know: the value of each by the name of its variable.
+using Settings = std::map<std::string, std::string, std::less<>>;
+
 /// All that a backend is told when it connects. Borrowed for the call, except the shared store.
 struct Context {
   std::string name;                         // by which the backend was asked for: "tcp", "shm+ucx"
@@ -66,17 +72,14 @@ struct Context {
   std::vector<Place> places;                // one a rank
   std::string secret;                       // of the job; empty: none (threads of one process)
   std::string network_interface;            // "" any; a name such as eth0, or an address
-  int tcp_sockets = 1;                      // between two ranks, equal on all
-  std::string tcp_congestion;               // "" the host's own, but over loopback
   Deadline deadline = Deadline::after(60);  // of connecting
   Determinism determinism = Determinism::fastest;  // what bits must be equal
   std::string algorithms;                          // score string for the chooser
-  std::string library;  // file of the library behind a plugin that loads it by itself; "": usual
-  std::string nccl_config;   // see backends/nccl_settings.h
-  ExecutorOptions executor;  // segments and the like
-  Probe probe;               // of the network between hosts
-  Thresholds thresholds;     // for the chooser, from a probe
-  LogSink log;               // any thread
+  ExecutorOptions executor;                        // segments and the like
+  Probe probe;                                     // of the network between hosts
+  Thresholds thresholds;                           // for the chooser, from a probe
+  Settings settings;                               // of single backends; see setting()
+  LogSink log;                                     // any thread
   /// From the backend of the communicator that this one is split off; null: nothing.
   std::shared_ptr<Inheritance> inheritance;
   /// The built-in backends, and those that a name or the scores ask for; for composites.
@@ -84,6 +87,10 @@ struct Context {
   /// The one of them for this name ("shm+ucx": hierarchical); null if it is not there.
   const BackendPlugin* plugin(std::string_view called) const;
   std::vector<int> hosts() const;  // host number of each rank, by first appearance
+  /// The value of a setting that only some backends know, as text: "4" for "TUTTI_TCP_SOCKETS". The
+  /// library has checked it. Throws Error(invalid_argument) that names a setting which this library
+  /// does not hand to backends.
+  const std::string& setting(std::string_view variable) const;
 };
 
 /// A device whose memory a backend works on itself (Launch::device), and what it does there.
@@ -144,7 +151,7 @@ class Backend : public Progressive {
 };
 
 /// Grows whenever this header, or one that it includes, changes what a plugin was compiled for.
-inline constexpr uint32_t kBackendAbi = 20;
+inline constexpr uint32_t kBackendAbi = 21;
 
 /// What a backend's folder exports: one record. What composites can use it for: `open` makes the
 /// channels to the given peers, `transport` the messages between all ranks; null if it has none.

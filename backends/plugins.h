@@ -6,6 +6,7 @@
 
 #include "tutti/backends/backend.h"
 #include "tutti/base/plugin.h"
+#include "tutti/collectives/chooser.h"
 
 namespace tutti {
 

@@ -9,13 +9,14 @@ namespace tutti {
 /// variable can wait until one.
 class Clock {
  public:
-  using duration = std::chrono::steady_clock::duration;
-  using rep = duration::rep;
-  using period = duration::period;
-  using time_point = std::chrono::steady_clock::time_point;
-  static constexpr bool is_steady = true;
+  // What std::chrono asks of a clock.
+  using duration = std::chrono::steady_clock::duration;      // between two times
+  using rep = duration::rep;                                 // its number of ticks
+  using period = duration::period;                           // how long a tick is
+  using time_point = std::chrono::steady_clock::time_point;  // a time
+  static constexpr bool is_steady = true;                    // it is never set back
 
-  static time_point now() noexcept;
+  static time_point now() noexcept;  // by the calling thread's clock
   /// Makes the calling thread sleep.
   static void sleep_for(duration time);
 
@@ -23,8 +24,8 @@ class Clock {
   class Source {
    public:
     virtual ~Source() = default;
-    virtual time_point now() noexcept = 0;
-    virtual void sleep_until(time_point when) = 0;
+    virtual time_point now() noexcept = 0;          // for Clock::now()
+    virtual void sleep_until(time_point when) = 0;  // for Clock::sleep_for()
   };
   /// Replaces the calling thread's clock from now on; null restores the steady clock. `source` is
   /// borrowed. Returns the previous one.

@@ -1,5 +1,5 @@
-# NCCL's header, and CUDA's that it includes. The library itself is found at run time.
-# Target NCCL::headers.
+# Finds the header of NCCL and the CUDA header that it includes. The library itself is found at run
+# time. Defines the target NCCL::headers.
 find_path(NCCL_INCLUDE_DIR nccl.h)
 find_path(NCCL_CUDA_INCLUDE_DIR cuda_runtime.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
   /usr/local/cuda/include)

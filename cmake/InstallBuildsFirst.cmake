@@ -1,6 +1,7 @@
-# install_builds_first(<target> [<component>]): `cmake --install` of all, or of this component, builds
-# this target if it is not there, as `make install` would. A build of some targets only, like that of
-# `./dev demo`, can so be installed. Target `installed` is all that asked.
+# install_builds_first(<target> [<component>]): makes `cmake --install` of everything, or of this
+# component, build this target if it is missing, as `make install` would. A build of only some
+# targets, such as that of `./dev demo`, can therefore be installed. The target `installed` depends
+# on every target given here.
 add_custom_target(installed)
 function(install_builds_first target)
   set(component ${ARGN})

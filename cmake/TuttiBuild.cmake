@@ -1,5 +1,5 @@
-# gcc's -Og takes a third less of the compiler's time than its -O1, and half of it where that meets what
-# a sanitizer adds; clang's is its -O1.
+# gcc compiles with -Og in two thirds of the time of -O1. With a sanitizer it takes half the time.
+# For clang, -Og is the same as -O1.
 set(TUTTI_O1 -O1)
 if(TUTTI_QUICK_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(TUTTI_O1 -Og)
@@ -12,46 +12,51 @@ if(TUTTI_QUICK_BUILD AND TUTTI_QUICK_LINKER AND NOT CMAKE_CROSSCOMPILING)
     $<$<AND:$<LINK_LANGUAGE:C,CXX>,$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>>:-fuse-ld=gold>)
 endif()
 
-# Compile options of our own code.
+# Compile options of this project's own code.
 function(tutti_options target)
-  # Of the widths that Highway compiles its loops for, a sanitizer sees the narrowest and the usual one;
-  # to tsan, which sees threads, they are all alike.
+  # Highway compiles its loops for several vector widths. Quick sanitizer builds keep only the
+  # narrowest and the usual one. Quick tsan builds keep only the narrowest, because threads behave
+  # the same at every width.
   set(widths HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)
   if(TUTTI_SANITIZE STREQUAL "thread")
     string(APPEND widths |HWY_AVX2)
   endif()
-  # gcc 12 sees overlapping copies in std::string's operator+ where there are none (its bug 105651).
+  # gcc 12 wrongly reports overlapping copies in std::string's operator+ (its bug 105651).
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${TUTTI_WERROR}>:-Werror>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   if(TUTTI_QUICK_BUILD)
-    # Memory for time: the compiler collects no garbage before it has made a gigabyte of it.
+    # Trades memory for time: the compiler collects garbage only after it has allocated a gigabyte.
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>)
   endif()
   if(TUTTI_LESS_OPTIMIZED AND NOT TUTTI_SANITIZE)
-    # Spares the compiler more than any other option. What is shipped and measured, --full tests.
+    # This saves more compile time than any other option. `--full` tests the code that is shipped
+    # and measured.
     target_compile_options(${target} PRIVATE
       $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<CONFIG:Release,RelWithDebInfo>>:-O1>)
   endif()
   if(TUTTI_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer
-      -fno-sanitize-recover=all -g1  # lines, for the reports
+      -fno-sanitize-recover=all -g1  # line numbers, for the reports
       $<$<BOOL:${TUTTI_QUICK_BUILD}>:${TUTTI_O1}>  # these builds are not measured
       "$<$<BOOL:${TUTTI_QUICK_BUILD}>:-DHWY_DISABLED_TARGETS=(${widths})>"
-      # Instrumented, gcc 12 no longer sees what std::regex initializes (its bug 105562).
+      # With instrumentation, gcc 12 no longer sees that std::regex initializes its data (its bug
+      # 105562).
       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-    # The release build has the compiler check every format; these need not.
+    # The compiler already checks every format string in the release build.
     target_compile_definitions(${target} PRIVATE $<$<BOOL:${TUTTI_QUICK_BUILD}>:FMT_CONSTEVAL=>)
     if(TUTTI_QUICK_BUILD AND TUTTI_SANITIZE MATCHES "address,undefined")
-      # Of ubsan's many checks those for what asan sees as well.
+      # asan also detects what these checks of ubsan detect.
       target_compile_options(${target} PRIVATE -fno-sanitize=null,object-size)
       if(NOT TUTTI_FULL_TESTS)
-        # The others trap every day, and asan shows where (run_asan_daily() of dev): what tells of each in
-        # words is a third of all code, and nearly all data.
+        # In daily tests the other checks only trap, and asan shows the location (run_asan_daily()
+        # in dev). The code that describes each error in words would be a third of all code and
+        # nearly all data.
         target_compile_options(${target} PRIVATE -fno-sanitize=vptr
           $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fsanitize-undefined-trap-on-error>)
-        # What the library's own variables are used for after their block is seen in --full: a quarter of the
-        # compiler's time, and two thirds of it where Highway's loops are inlined. Tests have it every day.
+        # The library's own code is checked for use after scope only in `--full`, because this check
+        # takes a quarter of the compile time, and two thirds where Highway's loops are inlined.
+        # Tests have the check every day.
         get_target_property(type ${target} TYPE)
         if(type MATCHES "^(SHARED|MODULE)_LIBRARY$")
           target_compile_options(${target} PRIVATE
@@ -69,7 +74,8 @@ function(tutti_options target)
   endif()
 endfunction()
 
-# clang tells of its sanitizers by __has_feature alone; our code asks by gcc's names, which it knows too.
+# clang reports its sanitizers only through __has_feature. The code tests the macros of gcc, so they
+# are defined here.
 if(TUTTI_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   foreach(sanitizer address thread)
     if(TUTTI_SANITIZE MATCHES ${sanitizer})
@@ -79,8 +85,8 @@ if(TUTTI_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   endforeach()
 endif()
 
-# For programs whose own code runs once. What asan adds to code costs least where nothing optimizes it;
-# what gcc's tsan adds does not.
+# For programs whose own code runs once. asan's instrumentation compiles fastest without
+# optimization. That of gcc's tsan does not.
 if(TUTTI_QUICK_BUILD AND (TUTTI_SANITIZE MATCHES "address" OR
     (TUTTI_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")))
   set(TUTTI_RUNS_ONCE -O0)
@@ -90,23 +96,23 @@ endif()
 function(tutti_runs_once target)
   target_compile_options(${target} PRIVATE ${TUTTI_RUNS_ONCE})
 endfunction()
-# For suites that run over and over, once for each backend.
+# For suites that run many times, once for each backend.
 function(tutti_runs_often target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:${TUTTI_O1}>)
 endfunction()
 
-# TUTTI_QUICK_BUILD takes half the compiler's work out of a build from nothing, in three ways. What
-# it compiles is the same, but a change of one file costs more, and ccache and clang-tidy have no use
-# for it.
+# TUTTI_QUICK_BUILD halves the compiler's work in a build from scratch, in three ways. It compiles
+# the same code. In return, a change of one file costs more, and ccache and clang-tidy cannot use
+# such a build.
 
-# What nearly every file includes, read once for all of them: tutti_precompile(target [header...]).
-# All targets of one type that ask for the same share what the first of them precompiled.
+# tutti_precompile(target [header...]) precompiles the headers that nearly every file includes.
+# Targets of one type with the same arguments share the header that the first of them precompiled.
 function(tutti_precompile target)
-  # gcc 12 for aarch64 crashes on arm_sve.h behind a precompiled header.
+  # gcc 12 for aarch64 crashes on arm_sve.h after a precompiled header.
   if(NOT TUTTI_QUICK_BUILD OR CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
     return()
   endif()
-  # gcc 12 forgets of precompiled headers that they are the system's, and warns of them.
+  # gcc 12 no longer treats precompiled headers as system headers, so it warns about them.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds
     -Wno-stringop-overflow -Wno-stringop-overread>)
   get_target_property(type ${target} TYPE)
@@ -122,9 +128,9 @@ function(tutti_precompile target)
     ${ARGN})
 endfunction()
 
-# A target's sources, folder by folder or floor by floor, up to a dozen of them compiled as one: what they
-# include is read once, what they share is instantiated once. Therefore the names in the unnamed namespaces
-# of one folder, or of one floor, must differ.
+# Compiles a target's sources in groups of up to a dozen, folder by folder or floor by floor. Each
+# group is one source, so its headers are read once and its shared templates are instantiated once.
+# Names in unnamed namespaces must therefore differ within a folder, or within a floor.
 function(tutti_together target)
   cmake_parse_arguments(ARG "BY_FLOOR" "" "" ${ARGN})
   if(NOT TUTTI_QUICK_BUILD)
@@ -155,7 +161,7 @@ function(tutti_together target)
   endforeach()
 endfunction()
 
-# A floor's sources: every .cc of the folder and of the folders below it, but for those named.
+# Adds a floor's sources: every .cc of the folder and its subfolders, except the folders named.
 function(tutti_floor)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   foreach(folder ${ARGN})
@@ -164,7 +170,8 @@ function(tutti_floor)
   target_sources(tutti PRIVATE ${sources})
 endfunction()
 
-# <tutti/...> in the tree: a folder of links, with the same paths as the installed headers.
+# Makes <tutti/...> available in the build: a folder of links with the same paths as the installed
+# headers.
 function(tutti_public_headers)
   set(TUTTI_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include PARENT_SCOPE)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/tutti)
@@ -180,9 +187,9 @@ function(tutti_public_headers)
     SYMBOLIC)
 endfunction()
 
-# tutti_backend_plugin(<name> PACKAGES <package>... LIBRARIES <target>...): the folder <name> becomes
-# libtutti_backend_<name>.so beside libtutti.so, if all the packages are found (packages that CMake
-# cannot find by itself: a Find module in cmake/). Else it is not built, and the output says so.
+# tutti_backend_plugin(<name> PACKAGES <package>... LIBRARIES <target>...): builds the folder <name>
+# as libtutti_backend_<name>.so beside libtutti.so, if all the packages are found. Otherwise it only
+# prints a message. Packages that CMake cannot find by itself have a Find module in cmake/.
 function(tutti_backend_plugin name)
   cmake_parse_arguments(ARG "" "" "PACKAGES;LIBRARIES" ${ARGN})
   foreach(package ${ARG_PACKAGES})
@@ -205,12 +212,40 @@ function(tutti_backend_plugin name)
   add_dependencies(tutti_backend_plugins ${target})
 endfunction()
 
-# The library twice, of the same objects: `tutti` is what is installed and exports what cmake/libtutti.map
-# lists; `tutti_everything` exports all, for tests. Both bear one name, so that a plugin finds itself
-# served by whichever its program has. What links `tutti_here` gets the second one where
-# TUTTI_LINKS_EVERYTHING is set, as it is for tests; so do the libraries between it and that program.
+# Returns the headers of cmake/public_headers.txt whose line names this target; "" returns those whose
+# line names none.
+function(tutti_listed_headers variable target)
+  set(list ${PROJECT_SOURCE_DIR}/cmake/public_headers.txt)
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${list})
+  file(STRINGS ${list} lines REGEX "^[a-z].*[.]h *${target}$")
+  list(TRANSFORM lines REPLACE " .*" "")
+  set(${variable} ${lines} PARENT_SCOPE)
+endfunction()
+
+# Makes the version script of `tutti` again when a public header changes, and returns its path.
+function(tutti_version_script variable)
+  set(map ${PROJECT_BINARY_DIR}/libtutti.map)
+  tutti_listed_headers(headers "")
+  list(REMOVE_ITEM headers adapters/c/tutti.h) # has its own line
+  set(script cmake/version_script.awk)
+  list(APPEND headers cmake/libtutti.map.in)
+  list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE files)
+  add_custom_command(OUTPUT ${map}
+    COMMAND awk -v out=${map} -f ${script} ${headers}
+    DEPENDS ${files} ${PROJECT_SOURCE_DIR}/${script}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+  target_sources(tutti PRIVATE ${map})
+  set(${variable} ${map} PARENT_SCOPE)
+endfunction()
+
+# Makes two libraries from the same objects. `tutti` is installed and exports what its version script
+# (cmake/libtutti.map.in) lists. `tutti_everything` exports all symbols, for tests. Both have the same
+# file name, so a plugin is served by whichever library its program uses. Targets that link
+# `tutti_here` get tutti_everything if TUTTI_LINKS_EVERYTHING is set, as in tests. Libraries between
+# tutti_here and such a program do so too.
 #
-# Sanitizers ask for types that the map hides, and nobody installs what they look into: there it is one.
+# With sanitizers there is only one library, because they need types that the map hides, and such a
+# build is not installed.
 function(tutti_exports)
   define_property(TARGET PROPERTY TUTTI_LINKS_EVERYTHING
     INITIALIZE_FROM_VARIABLE TUTTI_LINKS_EVERYTHING)
@@ -221,7 +256,7 @@ function(tutti_exports)
     list(APPEND libraries tutti_everything)
   endif()
   foreach(library ${libraries})
-    # Nobody replaces the library's own functions.
+    # No program replaces the library's own functions.
     target_link_options(${library} PRIVATE -Wl,-Bsymbolic-functions)
     set_target_properties(${library} PROPERTIES
       VERSION ${PROJECT_VERSION} SOVERSION ${TUTTI_SOVERSION})
@@ -235,7 +270,7 @@ function(tutti_exports)
 endfunction()
 
 function(tutti_everything)
-  set(map ${PROJECT_SOURCE_DIR}/cmake/libtutti.map)
+  tutti_version_script(map)
   target_link_options(tutti PRIVATE -Wl,--version-script=${map})
   set_property(TARGET tutti APPEND PROPERTY LINK_DEPENDS ${map})
 
@@ -246,14 +281,14 @@ function(tutti_everything)
   target_include_directories(tutti_everything PUBLIC ${TUTTI_INCLUDE_DIR})
   target_link_libraries(tutti_everything PUBLIC Threads::Threads
     PRIVATE $<TARGET_PROPERTY:tutti,LINK_LIBRARIES>)
-  # Its plugins lie with the other's.
+  # Its plugins are in the same folder as those of the other library.
   file(MAKE_DIRECTORY ${folder})
   file(CREATE_LINK .. ${folder}/tutti-${TUTTI_SOVERSION} SYMBOLIC)
   tutti_options(tutti_everything)
 endfunction()
 
-# What is linked to the library at last must find all that it uses there; only sanitizers leave some
-# of it to the program.
+# Makes the link fail if a symbol is undefined. Sanitizer builds are exempt, because the program
+# provides some of their symbols.
 function(tutti_wants_all target)
   if(NOT TUTTI_SANITIZE)
     target_link_options(${target} PRIVATE -Wl,-z,defs)

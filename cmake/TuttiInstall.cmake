@@ -1,15 +1,16 @@
-# What `cmake --install` lays down: libraries, headers, tools, a CMake package, a pkg-config file,
-# documents and examples. Everything refers to its neighbours by relative paths, so that the tree can
-# be moved. `cmake --install --component` takes a part: runtime, nn, development, torch, torch_development,
-# tools, documents, and each plugin by its name (gloo, cuda); license goes with all of them.
+# Defines what `cmake --install` installs: libraries, headers, tools, a CMake package, a pkg-config
+# file, documents and examples. All files refer to each other by relative paths, so the tree can be
+# moved. `cmake --install --component` installs a part: runtime, nn, development, torch,
+# torch_development, tools, documents, and each plugin by its name (gloo, cuda). The component
+# license belongs to all of them.
 include(CMakePackageConfigHelpers)
 include(InstallBuildsFirst)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
-# As plugin_folder() of base/plugin.h says.
+# plugin_folder() of base/plugin.h must return the same folder.
 set(plugin_dir ${CMAKE_INSTALL_LIBDIR}/tutti-${TUTTI_SOVERSION})
 
-# Each library finds its sisters beside it, each program finds them in the library folder.
+# A library finds the other libraries in its own folder; a program finds them in the library folder.
 function(tutti_install target component)
   install_builds_first(${target} ${component})
   get_target_property(type ${target} TYPE)
@@ -24,34 +25,23 @@ function(tutti_install target component)
   endif()
 endfunction()
 
-# Headers of a folder, but for those that need a third-party library: they belong to our own sources.
-function(tutti_install_headers folder)
-  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-    ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-  list(FILTER headers EXCLUDE REGEX "^kernels/(cuda|layers/cpu)/")
+# Installs the public headers of a target, each where programs include it.
+function(tutti_install_headers target component)
+  tutti_listed_headers(headers "${target}")
   foreach(header ${headers})
-    file(STRINGS ${PROJECT_SOURCE_DIR}/${header} private REGEX "^#include <(fmt|boost|hwy|openssl|oneapi|nlohmann|gloo|ucp)/")
-    cmake_path(GET header PARENT_PATH place)
-    if(NOT private)
-      install(FILES ${PROJECT_SOURCE_DIR}/${header}
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/${place} COMPONENT development)
+    cmake_path(GET header PARENT_PATH folder)
+    set(folder tutti/${folder})
+    if(header STREQUAL "adapters/c/tutti.h")
+      set(folder "")
+    elseif(header STREQUAL "core/tutti.h" OR header STREQUAL "adapters/nn/nn.h")
+      set(folder tutti)
     endif()
+    install(FILES ${PROJECT_SOURCE_DIR}/${header}
+      DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder} COMPONENT ${component})
   endforeach()
 endfunction()
 
-foreach(folder base tensor kernels collectives backends core adapters/c
-    adapters/exchange adapters/sampling adapters/sharded
-    adapters/checkpoint)
-  tutti_install_headers(${folder})
-endforeach()
-file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/adapters/*.h)
-install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters
-  COMPONENT development)
-install(FILES ${PROJECT_SOURCE_DIR}/core/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti
-  COMPONENT development)
-install(FILES ${PROJECT_SOURCE_DIR}/adapters/c/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  COMPONENT development)
-
+tutti_install_headers("" development)
 set_target_properties(tutti PROPERTIES EXPORT_NAME c)
 set_target_properties(tutti_cpp PROPERTIES EXPORT_NAME tutti)
 install(TARGETS tutti_cpp EXPORT tutti)
@@ -59,11 +49,9 @@ tutti_install(tutti runtime)
 if(TARGET tutti_nn)
   set_target_properties(tutti_nn PROPERTIES EXPORT_NAME nn)
   tutti_install(tutti_nn nn)
-  tutti_install_headers(adapters/nn)
-  install(FILES ${PROJECT_SOURCE_DIR}/adapters/nn/nn.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti COMPONENT development)
+  tutti_install_headers(tutti_nn development)
 endif()
-# Whoever asks for it has LibTorch and its CMake package, so it stands in a file of its own.
+# The users of tutti_torch have LibTorch and its CMake package, so its export is a separate file.
 if(TARGET tutti_torch)
   install_builds_first(tutti_torch torch)
   set_target_properties(tutti_torch PROPERTIES EXPORT_NAME torch INSTALL_RPATH $ORIGIN)
@@ -71,12 +59,9 @@ if(TARGET tutti_torch)
     LIBRARY COMPONENT torch NAMELINK_COMPONENT torch_development)
   install(EXPORT tutti_torch NAMESPACE tutti:: DESTINATION ${package_dir}
     FILE tuttiTorchTargets.cmake COMPONENT torch_development)
-  install(FILES ${PROJECT_SOURCE_DIR}/adapters/torch/distributed.h
-    ${PROJECT_SOURCE_DIR}/adapters/torch/functions.h
-    ${PROJECT_SOURCE_DIR}/adapters/torch/sync_batch_norm.h
-    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/adapters/torch COMPONENT torch_development)
+  tutti_install_headers(tutti_torch torch_development)
 endif()
-# The library looks for its plugins there; no program links them.
+# The library finds its plugins in this folder at run time; no program links them.
 get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)
 foreach(plugin ${plugins})
   string(REGEX REPLACE "^tutti_[a-z]+_" "" component ${plugin})
@@ -108,8 +93,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   DESTINATION ${package_dir} COMPONENT development)
 
-# A program is linked with the library's folder, so that it starts without LD_LIBRARY_PATH wherever
-# the prefix is; where the system's own libraries lie, the loader looks by itself.
+# Programs are linked with the library's folder, so that they start without LD_LIBRARY_PATH under
+# any prefix. The loader already searches the folder of the system's own libraries.
 set(link_rpath " -Wl,-rpath,\${libdir}")
 if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
   set(link_rpath "")

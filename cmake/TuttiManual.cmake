@@ -1,6 +1,7 @@
-# tutti_manual(<tool> <file>): a manual page, made by help2man from what the tool says of itself (--help,
-# --version) and from the file's further sections, whenever the tool is linked. `cmake --install` finds
-# it by the tool's property TUTTI_MANUAL. Not where the tool cannot be run, or help2man is missing.
+# tutti_manual(<tool> <file>): makes a manual page whenever the tool is linked. help2man makes it
+# from the tool's output (--help, --version) and the file's further sections. `cmake --install`
+# finds the page by the tool's property TUTTI_MANUAL. There is no page if the tool cannot be run or
+# help2man is missing.
 find_program(HELP2MAN help2man)
 if(NOT HELP2MAN)
   message(STATUS "Manual pages are not made: there is no help2man")
@@ -11,7 +12,7 @@ function(tutti_manual tool file)
   endif()
   set(text ${CMAKE_CURRENT_BINARY_DIR}/${tool}.1)
   set(manual ${text}.gz)
-  # help2man leaves the tool's path to a shell, which the spaces of a folder would break.
+  # help2man passes the tool's path to a shell, so a folder with spaces in its name would break it.
   add_custom_command(TARGET ${tool} POST_BUILD BYPRODUCTS ${manual}
     WORKING_DIRECTORY $<TARGET_FILE_DIR:${tool}>
     COMMAND ${HELP2MAN} --no-info --manual "Tutti" --include ${CMAKE_CURRENT_SOURCE_DIR}/${file}

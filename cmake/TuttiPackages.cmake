@@ -1,12 +1,12 @@
-# Debian packages of what is installed, by `cpack` in a build with the preset `package`; `./dev package`
-# does both. The libraries carry their version in their names, as do the plugins' folder and packages, so
-# that programs of two versions live on one system.
+# Makes Debian packages of the installed files, by `cpack` in a build with the preset `package`;
+# `./dev package` does both. The names of the libraries, the plugins' folder and the packages
+# contain the version, so programs of two versions can be used on one system.
 set(TUTTI_PACKAGE_VERSION ${PROJECT_VERSION} CACHE STRING "Version of the Debian packages")
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME tutti)
 set(CPACK_PACKAGE_VERSION ${TUTTI_PACKAGE_VERSION})
-# As Debian's own tools are told who makes a package.
+# Debian's own tools read the packager's name and address from these variables too.
 set(name $ENV{DEBFULLNAME})
 set(mail $ENV{DEBEMAIL})
 if(NOT name OR NOT mail)
@@ -26,11 +26,11 @@ set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
-# Dependencies among these packages are written below; dpkg-shlibdeps finds the others.
+# The dependencies among these packages are written below. dpkg-shlibdeps finds all others.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR} ${PROJECT_BINARY_DIR}/adapters/nn)
 
 set(changelog_date_format "%a, %d %b %Y %H:%M:%S +0000")
-string(TIMESTAMP PACKAGE_DATE "${changelog_date_format}" UTC) # of SOURCE_DATE_EPOCH, if that is set
+string(TIMESTAMP PACKAGE_DATE "${changelog_date_format}" UTC) # honors SOURCE_DATE_EPOCH
 set(package_files ${PROJECT_BINARY_DIR}/package_files)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/debian/changelog.in ${package_files}/changelog @ONLY)
 file(ARCHIVE_CREATE OUTPUT ${package_files}/changelog.gz PATHS ${package_files}/changelog
@@ -85,7 +85,7 @@ fused with the reduction and divided over the ranks."
   list(APPEND development_needs "libtutti-nn${TUTTI_SOVERSION} ${this}")
 endif()
 if(TARGET tutti_torch)
-  # LibTorch's interface differs from version to version, and so do these.
+  # LibTorch's interface differs between versions, so these packages are for one version of it.
   tutti_package(torch libtutti-torch${TUTTI_SOVERSION} SECTION libs SHARED_LIBRARY
     SUMMARY "Tutti for LibTorch"
     TEXT "Optimizers of LibTorch step on the gradients of all ranks, in C++."
@@ -121,7 +121,7 @@ buffer or DLPack, and tutti.torch for PyTorch."
     ${PROJECT_SOURCE_DIR}/cmake/debian/postinst ${PROJECT_SOURCE_DIR}/cmake/debian/prerm)
 endif()
 
-# Plugins: each a package, with what it loads by itself beyond what it links.
+# Each plugin is a package. It recommends the packages that it loads at run time.
 if(TARGET tutti_backend_gloo)
   tutti_package(gloo ${library}-gloo SECTION libs DEPENDS "${library} ${this}"
     SUMMARY "backend of Tutti over Gloo" TEXT "Ranks talk through Gloo, over TCP.")

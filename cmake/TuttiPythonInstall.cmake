@@ -1,7 +1,8 @@
-# The Python package, twice: in an installation, over its libraries; and as the component `wheel`, by
-# scikit-build-core, with the libraries, plugins and tutti-run inside it.
+# Installs the Python package in two forms. An installed package uses the installed libraries. The
+# component `wheel`, for scikit-build-core, contains the libraries, plugins and tutti-run.
 if(SKBUILD)
-  # Libraries that a wheel for other machines cannot bring along are left to builds on the machine.
+  # Some plugins need libraries that a wheel for other machines cannot contain. They can be left out
+  # here, so that only builds on the machine itself have them.
   set(TUTTI_WHEEL_PLUGINS "" CACHE STRING "Plugins of the wheel, as nccl;cuda; empty: all that are built")
   get_property(plugins GLOBAL PROPERTY TUTTI_BACKEND_PLUGINS)
   if(TUTTI_WHEEL_PLUGINS)
@@ -11,12 +12,12 @@ if(SKBUILD)
   add_custom_target(wheel DEPENDS tutti_python ${plugins})
   install(TARGETS tutti_python LIBRARY DESTINATION tutti COMPONENT wheel)
   set_target_properties(tutti_python PROPERTIES INSTALL_RPATH $ORIGIN/lib)
-  # A wheel has no links: the one file is called as programs ask for it.
+  # A wheel cannot hold links, so the only file has the name that programs look for.
   set_target_properties(tutti PROPERTIES VERSION ${TUTTI_SOVERSION})
   install(TARGETS tutti LIBRARY DESTINATION tutti/lib COMPONENT wheel NAMELINK_SKIP)
   foreach(plugin ${plugins})
     install(TARGETS ${plugin} LIBRARY DESTINATION tutti/lib COMPONENT wheel)
-    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH $ORIGIN) # there beside the library
+    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH $ORIGIN) # beside the library
   endforeach()
   if(TARGET tutti-run)
     add_dependencies(wheel tutti-run)

@@ -1,5 +1,5 @@
-# Doxygen's input filter for our headers: comments that stand behind a declaration, or before one in
-# the C interface, are documentation as much as those marked so. Lines stay where they are.
+# Doxygen's input filter for the project's headers. Comments after a declaration, and comments
+# before one in the C interface, become documentation. Line numbers stay the same.
 FILENAME ~ /adapters\/c\// {
   if (FNR == 1) {
     sub(/\/\* /, "/** @file\n * ")

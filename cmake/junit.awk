@@ -1,5 +1,5 @@
-# Reads ctest's JUnit reports and calls case_over(name, result, reason) for every test; result is
-# passed, failed or skipped. To be loaded beside a program that defines it (awk -f a -f b).
+# Reads ctest's JUnit reports and calls case_over(name, result, reason) for every test. The result
+# is passed, failed or skipped. Another program must define case_over (awk -f a -f b).
 /<testcase / {
   name = $0
   sub(/.*<testcase name="/, "", name)
@@ -10,7 +10,8 @@
   reason = "see its output"
   by_choice = follows = 0
 }
-# A program that is missing is "notrun" too; only these say that the test itself declined.
+# A test whose program is missing is "notrun" too. Only these messages mean that the test skipped
+# itself.
 /<skipped message="SKIP_/ { by_choice = 1 }
 # GTEST_SKIP prints "file:line: Skipped" and, on the next line, its reason.
 follows { reason = $0; follows = 0 }

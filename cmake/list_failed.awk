@@ -1,4 +1,4 @@
-# The names of the tests that failed, a line each; beside junit.awk.
+# Prints the names of the failed tests, one per line. Needs junit.awk.
 function case_over(name, result, reason) {
   if (result == "failed") print name
 }

@@ -1,6 +1,7 @@
-# From a list of sources, the output of sha1sum and that of `ninja -t deps`: for each of the sources
-# a file in the folder `made_of` that has the checksum and name of each file of which it was compiled,
-# and of clang-tidy's settings. `here` is the root of the tree, with a slash.
+# Reads a list of sources, the output of sha1sum and the output of `ninja -t deps`. For each of the
+# sources it writes a file into the folder `made_of`. The file holds the checksum and name of
+# .clang-tidy and of each file that the source was compiled from. `here` is the root of the tree,
+# with a slash at its end.
 
 FNR == 1 { ++part }
 part == 1 { wanted[$0] = 1; next }

@@ -1,4 +1,4 @@
-# help2man joins the lines of examples; each is a command of its own.
+# help2man joins the lines of examples, but each line is a separate command.
 /^\.SH EXAMPLES/,/^\.S/ {
 /^[a-z]/i\
 .br

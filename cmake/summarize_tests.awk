@@ -1,15 +1,16 @@
-# Names what failed, what was flaky, and what was skipped and why; counts all. Fails if a test
-# failed or if none passed, and in CI (in_ci) also if one was flaky that tests/flaky.txt does not
-# list, or skipped that tests/skips.txt does not.
+# Prints the tests that failed, were flaky or were skipped, with reasons, and counts all tests.
+# Fails if a test failed or if none passed. In CI (in_ci) it also fails if a flaky test is not in
+# tests/flaky.txt, or a skipped one is not in tests/skips.txt.
 #
-# Reads tests/flaky.txt and tests/skips.txt first, then reports; NAME.again.xml, which follows
-# NAME.xml, is of the tests that failed there and were run once more, alone.
+# Reads tests/flaky.txt and tests/skips.txt first, then the reports. NAME.again.xml follows NAME.xml
+# and reports the tests that failed there and were run once more, alone.
 FNR == 1 {
   list = FILENAME ~ /flaky[.]txt$/ ? "flaky" : FILENAME ~ /skips[.]txt$/ ? "skips" : ""
   again = FILENAME ~ /[.]again[.]xml$/
 }
-# "names | reasons | why and since when": regular expressions, reasons for skips only. A bar with
-# spaces around it parts them, so that one within an expression is its own.
+# A line is "names | reasons | why and since when". Names and reasons are regular expressions, and
+# only skips have reasons. A bar with spaces around it separates the columns, so an expression may
+# contain a bar without spaces.
 list != "" && !/^(#|$)/ {
   split($0, column, / +[|] +/)
   ++lines[list]

@@ -1,10 +1,11 @@
-# A table of backends and what is tested over them: how many tests passed, or that one failed, was
-# skipped, or cannot be (n/a), with why below. All comes from the names of the tests:
+# Prints a table of the backends and their tests: how many tests passed, or that one failed, was
+# skipped, or is impossible (n/a). The reasons follow below the table. The names of the tests give
+# the rows and columns:
 #   <Backend>/BackendConformance.<case>/<variant>     a row for each case
 #   <Suite>.<Case>/threads | processes | hosts        the API over the backend chosen by itself
 #   Backends/WholeSuiteOver.<Mode>/<backend>          the API over the others
 #   Faults.<Fault>[Over<Backend>], CutLink...         ranks that die, stop or are cut off
-# A backend of two words has two levels: ShmUcx and shm_ucx are shm+ucx.
+# A backend with two words has two levels: ShmUcx and shm_ucx are shm+ucx.
 function backend_of(words) {
   gsub(/_/, "+", words)
   while (match(words, /[a-z0-9][A-Z]/))
@@ -41,7 +42,7 @@ function case_over(name, result, reason, parts, words) {
   } else if (name ~ /CutLink\./)
     add("faults: cut link", 3, backend_of(parts[4]), result, reason)
 }
-# Why a backend cannot be tested so; empty if it could.
+# Returns why this test of the backend is impossible, or nothing.
 function impossible(row, backend) {
   if (backend == "memory" && row ~ /processes|hosts|faults/)
     return "its ranks are threads of one process"

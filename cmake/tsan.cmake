@@ -1,6 +1,6 @@
-# What clang instruments for tsan is built and runs faster than what gcc does. Where clang 16 is not whole, with
-# its symbolizer, the default compiler is taken. Its warnings are no errors: gcc judges all sources in the
-# release build.
+# clang's instrumentation for tsan compiles and runs faster than gcc's. If clang 16 or its
+# symbolizer is missing, the default compiler is used. Warnings of clang are not errors, because gcc
+# checks all sources in the release build.
 find_program(TUTTI_TSAN_COMPILER clang++-16)
 find_program(TUTTI_TSAN_C_COMPILER clang-16)
 find_program(TUTTI_TSAN_SYMBOLIZER llvm-symbolizer-16)

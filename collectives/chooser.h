@@ -12,12 +12,6 @@
 
 namespace tutti {
 
-enum class Determinism : uint8_t {
-  fastest,    // equal bits on all ranks
-  run,        // also equal from run to run: choices depend on nothing that varies
-  rank_order  // also equal for all backends, modes, bucket layouts and orders of arrival
-};
-
 /// The inputs to the choice of an algorithm.
 struct Question {
   CollectiveKind kind = CollectiveKind::allreduce;

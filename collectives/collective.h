@@ -35,6 +35,21 @@ struct Collective {
   int64_t longest = -1;
 };
 
+/// Says which bits of a result must be equal.
+enum class Determinism : uint8_t {
+  fastest,    // equal bits on all ranks
+  run,        // also equal from run to run: choices depend on nothing that varies
+  rank_order  // also equal for all backends, modes, bucket layouts and orders of arrival
+};
+
+/// Elements [begin, begin + count).
+struct Range {
+  int64_t begin = 0;                              // first element
+  int64_t count = 0;                              // number of elements
+  int64_t end() const { return begin + count; }   // one past the last
+  bool operator==(const Range&) const = default;  // compares both
+};
+
 /// How partial sums of a collective may be sent.
 enum class Sums : uint8_t {
   plain,   // in the collective's type

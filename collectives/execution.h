@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/collectives/executor.h"
+#include "tutti/collectives/schedule.h"
 
 namespace tutti {
 

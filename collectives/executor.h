@@ -11,11 +11,12 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/collectives/collective.h"
-#include "tutti/collectives/schedule.h"
 #include "tutti/collectives/transport.h"
 #include "tutti/tensor/packing.h"
 
 namespace tutti {
+
+struct Algorithm;  // collectives/schedule.h
 
 enum class OperationState : uint8_t { pending, done, vetoed, failed };
 

@@ -13,14 +13,6 @@ namespace tutti {
 /// Memory that a schedule refers to.
 enum class Slot : uint8_t { input, output, scratch };
 
-/// Elements [begin, begin + count) of a slot.
-struct Range {
-  int64_t begin = 0;                              // first element
-  int64_t count = 0;                              // number of elements
-  int64_t end() const { return begin + count; }   // one past the last
-  bool operator==(const Range&) const = default;  // compares both
-};
-
 /// The kind of a step.
 enum class Action : uint8_t {
   send,   // sends the source in slot `from` to `peer`

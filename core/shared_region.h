@@ -24,8 +24,8 @@ class SharedRegion {
   SharedRegion() = default;
   SharedRegion(std::weak_ptr<Engine> engine, std::unique_ptr<Region> region);  // for the library
   ~SharedRegion();
-  SharedRegion(SharedRegion&& other) noexcept { *this = std::move(other); }
-  SharedRegion& operator=(SharedRegion&& other) noexcept;
+  SharedRegion(SharedRegion&& other) noexcept { *this = std::move(other); }  // empties it
+  SharedRegion& operator=(SharedRegion&& other) noexcept;                    // frees its own
 
   explicit operator bool() const { return region_ != nullptr; }  // false if made by SharedRegion()
   std::byte* data() const { return region_ ? region_->data() : nullptr; }  // 4096-byte aligned

@@ -1,7 +1,7 @@
 // A trainer that keeps its network as a struct of arrays: one such struct for the values, one for
-// the gradients, one for the momenta. The lines that end in "// tutti" make it data-parallel; "was"
-// says what stood there before. It prints its weights: on 2 ranks they are those of one rank with
-// the whole batch.
+// the gradients, one for the momenta. The lines that end in "// tutti" make it data-parallel, and
+// "was" shows a line that they replace. The trainer prints its weights. With 2 ranks they equal
+// those of one rank with the whole batch.
 
 #include <tutti/adapters/distributed.h>  // tutti
 
@@ -22,7 +22,7 @@ struct Arrays {
         hidden_bias(kHidden),
         output_weight(kHidden),
         output_bias(1) {}
-  // Calls `action` with each array of all three.
+  // Calls `action` with the same array of all three structs, for each array.
   template <class Action>
   static void each(Arrays& a, Arrays& b, Arrays& c, Action action) {
     action(a.hidden_weight, b.hidden_weight, c.hidden_weight);
@@ -64,7 +64,7 @@ std::vector<Sample> make_batch() {
   return batch;
 }
 
-// The gradient of the mean squared error over the batch; returns that error.
+// Computes the gradient of the mean squared error over the batch, and returns the error.
 double backward(const Arrays& value, const std::vector<Sample>& batch, Arrays& gradient) {
   for (auto* array : {&gradient.hidden_weight, &gradient.hidden_bias, &gradient.output_weight,
                       &gradient.output_bias})

@@ -1,5 +1,5 @@
-/* Linear regression in C on several ranks: each computes the gradient of its share of the samples,
- * tutti averages it. */
+/* Linear regression in C on several ranks. Each rank computes the gradient of its share of the
+ * samples, and tutti averages the gradients. */
 
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 enum { kFeatures = 4, kSamples = 1024, kSteps = 200 };
 
-static const double kTruth[kFeatures + 1] = {1.5, -2.0, 0.25, 3.0, 0.5}; /* the last: the bias */
+static const double kTruth[kFeatures + 1] = {1.5, -2.0, 0.25, 3.0, 0.5}; /* the last is the bias */
 
 static void make_sample(int number, double* x, double* y) {
   *y = kTruth[kFeatures];
@@ -42,7 +42,7 @@ int main(void) {
       gradient[kFeatures] += error;
     }
     for (int i = 0; i <= kFeatures; ++i) gradient[i] /= samples;
-    /* No handle: the call waits. */
+    /* Without a handle the call waits. */
     if (tutti_allreduce(comm, "gradient", &gradient_tensor, TUTTI_AVERAGE, NULL) != TUTTI_OK)
       return failed(comm);
     for (int i = 0; i <= kFeatures; ++i) weights[i] -= 0.5 * gradient[i];

@@ -1,5 +1,5 @@
-// A trainer written by hand, with its own structs, that knew nothing of other ranks. The ten lines
-// that end in "// tutti" make it data-parallel: each rank takes its part of every batch.
+// A trainer written by hand with its own structs, made for one rank. The ten lines that end in "//
+// tutti" make it data-parallel: each rank takes its part of every batch.
 
 #include <tutti/tutti.h>  // tutti
 
@@ -56,7 +56,7 @@ struct Sample {
   float y;
 };
 
-// A smooth function of three numbers, the same on every rank.
+// Samples of a smooth function of three numbers, the same on every rank.
 std::vector<Sample> make_samples(size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> uniform(-1, 1);

@@ -1,6 +1,6 @@
 // A layer on dlib's tensors, trained by dlib's solvers (sgd and adam), without dlib's own trainer.
-// The lines that end in "// tutti" make it data-parallel; "was" says what stood there before. It
-// prints its weights: on 2 ranks they are those of one rank with the whole batch.
+// The lines that end in "// tutti" make it data-parallel, and "was" shows a line that they replace.
+// The trainer prints its weights. With 2 ranks they equal those of one rank with the whole batch.
 
 #include <dlib/dnn/solvers.h>
 #include <tutti/adapters/distributed.h>  // tutti
@@ -17,7 +17,7 @@ struct Sample {
   float x[kInputs], y;
 };
 
-// What dlib's solvers ask of a layer.
+// The part of a layer that dlib's solvers use.
 struct Linear {
   dlib::resizable_tensor parameters;
   const dlib::tensor& get_layer_params() const { return parameters; }

@@ -1,7 +1,7 @@
-// A small network on Eigen's matrices with a stochastic gradient descent of its own. The lines that
-// end in "// tutti" make it data-parallel; "was" says what stood there before. Gradients travel
-// while backward goes on. It prints its weights: on 2 ranks they are those of one rank with the
-// whole batch.
+// A small network on Eigen's matrices with its own stochastic gradient descent. The lines that end
+// in "// tutti" make it data-parallel, and "was" shows a line that they replace. Gradients are
+// exchanged while the backward pass goes on. The trainer prints its weights. With 2 ranks they
+// equal those of one rank with the whole batch.
 
 #include <tutti/adapters/distributed.h>  // tutti
 

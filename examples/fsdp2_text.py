@@ -1,11 +1,11 @@
-"""Trains a small transformer on a text, its parameters, gradients and optimizer state sharded over the
-ranks by torch's fully_shard (FSDP2, torch 2.7 or newer):
+"""Trains a small transformer on a text with sharded parameters, gradients and optimizer state.
+torch's fully_shard (FSDP2, torch 2.7 or newer) shards them over the ranks:
 
     tutti-run -np 2 python3 examples/fsdp2_text.py
     torchrun --nproc_per_node 2 examples/fsdp2_text.py
 
-The text is one that every Debian carries. The global batch is the same for any number of ranks that
-divides it; on one rank nothing is sharded.
+Every Debian system has the default text. The global batch is the same for any number of ranks that
+divides it. On one rank nothing is sharded.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import tutti.torch  # noqa: F401  makes the backend known
+import tutti.torch  # noqa: F401  registers the backend
 
 CONTEXT = 64
 WIDTH = 96
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Of the next character, from up to CONTEXT before it."""
+    """Predicts the next character from up to CONTEXT characters before it."""
 
     def __init__(self, characters, layers=2):
         super().__init__()
@@ -60,14 +60,14 @@ class Transformer(nn.Module):
 
 
 def read(path):
-    """The characters' numbers, and how many different ones there are."""
+    """Returns the number of each character, and how many different characters there are."""
     content = pathlib.Path(path).read_bytes()
     number = {byte: index for index, byte in enumerate(sorted(set(content)))}
     return torch.tensor([number[byte] for byte in content]), len(number)
 
 
 def batch_of(text, step, count):
-    """The same on every rank: `count` places, of each CONTEXT characters and those that follow."""
+    """Returns `count` sequences and their next characters, the same ones on every rank."""
     generator = torch.Generator().manual_seed(step)
     starts = torch.randint(len(text) - CONTEXT, (count,), generator=generator)
     places = starts[:, None] + torch.arange(CONTEXT + 1)
@@ -85,7 +85,7 @@ def shard(model):
 
 
 def whole(parameter):
-    """The parameter's elements of all ranks."""
+    """Returns the whole parameter, with the elements of all ranks."""
     return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 

@@ -1,8 +1,8 @@
 // Trains a GPT-2 (Radford et al. 2019) on the bytes of a text, on any number of ranks, and prints
-// tokens a second: a small one, or with --model 124M one of GPT-2's shape. The joined batch,
-// dropout included, is the same for any number of ranks. With --zero 1, 2 or 3 they divide the
-// optimizer's state, gradients and parameters among themselves. --checkpoints saves all of it now
-// and then.
+// tokens per second. The model is small, or has GPT-2's own shape with --model 124M. The global
+// batch and its dropout are the same for any number of ranks. With --zero 1, 2 or 3 the ranks
+// divide the optimizer's state, gradients and parameters among themselves. --checkpoints saves all
+// of it regularly.
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -23,18 +23,18 @@ namespace {
 
 struct Settings {
   int steps = 20;
-  int64_t batch = 8;  // sequences of all ranks together
+  int64_t batch = 8;  // sequences per step, on all ranks together
   std::string model = "small";
   int64_t vocabulary = 256, length = 64, width = 64, heads = 4, layers = 2;
   unsigned seed = 1;
   double learning_rate = 3e-3;
   std::string optimizer = "adamw", dtype = "f32", device = "cpu";
-  int zero = 0;  // the stage; 0: every rank has everything
+  int zero = 0;  // stage of ZeRO; 0: every rank has everything
   double dropout = 0;
   bool balance = false;
   std::string checkpoints;  // folder; empty: nothing is saved
   int save_every = 10;
-  std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
+  std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian system has it
 };
 
 std::unique_ptr<nn::Layer> attention_block(const Settings& s, double deviation) {
@@ -57,7 +57,7 @@ std::unique_ptr<nn::Layer> feed_forward_block(const Settings& s, double deviatio
   return nn::residual(std::move(body));
 }
 
-// In stage 3 of ZeRO its layers get their parameters from the gatherer.
+// Makes the model. In stage 3 of ZeRO its layers get their parameters from the gatherer.
 nn::Sequential gpt2(const Settings& s, const std::shared_ptr<nn::Gatherer>& gatherer) {
   nn::Sequential model(s.seed, 1, tutti::device_of(s.device));
   const auto placed = [&](std::unique_ptr<nn::Layer> layer) {
@@ -78,11 +78,11 @@ nn::Sequential gpt2(const Settings& s, const std::shared_ptr<nn::Gatherer>& gath
   return model;
 }
 
-// O and its options: AdamW or SGD. Without ZeRO every rank has all of it.
+// Trains with the optimizer O, which is AdamW or SGD. Without ZeRO every rank has all of its state.
 template <class O, class Options>
 void train_with(const Settings& s, const Options& options) {
   const nn::TextDataset text(s.text, s.length);
-  // Before ranks meet, so that those that share a GPU know it.
+  // This comes before the ranks meet, so that ranks that share a GPU detect it.
   tutti::device_runtime(tutti::device_of(s.device).kind);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
@@ -102,7 +102,8 @@ void train_with(const Settings& s, const Options& options) {
   std::optional<tutti::CheckpointFolder> checkpoints;
   if (!s.checkpoints.empty()) checkpoints.emplace(*comm, s.checkpoints);
   nn::StepMeter meter(*comm);
-  // `optimizer` is that of all ranks, `own` the one in it; `gradients` are what `own` steps by.
+  // `optimizer` is the distributed one, and `own` is the optimizer in it. `gradients` returns the
+  // gradients that `own` uses.
   const auto run = [&](auto& optimizer, O& own, const auto& zero_grad, const auto& gradients) {
     const nn::TrainingState training(*comm, model, optimizer, agreement);
     for (int step = 0; step < s.steps; ++step) {
@@ -154,7 +155,7 @@ void train_with(const Settings& s, const Options& options) {
 
 void train(Settings s) {
   if (s.model == "124M") {
-    s.vocabulary = 50304;  // 50,257, and some that are never used, so that it is even
+    s.vocabulary = 50304;  // 50,257 tokens, padded with unused ones
     if (s.length == Settings().length) s.length = 1024;
     s.width = 768;
     s.heads = s.layers = 12;

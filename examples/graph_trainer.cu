@@ -1,5 +1,5 @@
-// Linear regression on GPUs whose whole step (gradient, allreduce, update) is recorded once as a
-// CUDA graph and then replayed: the host launches one thing a step.
+// Linear regression on GPUs. The whole step (gradient, allreduce, update) is recorded once as a
+// CUDA graph and then replayed, so the host makes one launch per step.
 //   tutti-run -np 2 graph_trainer    ranks with a GPU each
 //   graph_trainer 4                  four ranks that are threads and share the first GPU
 
@@ -24,7 +24,7 @@ void must(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
-// What the model says of each sample, less what is right.
+// Computes the model's answer to each sample minus the right answer.
 __global__ void residuals(const float* weights, const float* samples, const float* answers,
                           float* off) {
   const int sample = static_cast<int>(threadIdx.x);
@@ -44,7 +44,7 @@ __global__ void step(float* weights, const float* gradient) {
   weights[threadIdx.x] -= kRate * gradient[threadIdx.x];
 }
 
-// Memory of the current GPU with these values.
+// Allocates memory on the current GPU and fills it with these values.
 float* on_gpu(const std::vector<float>& values) {
   float* memory = nullptr;
   must(cudaMalloc(&memory, values.size() * sizeof(float)));
@@ -54,7 +54,7 @@ float* on_gpu(const std::vector<float>& values) {
 
 void train(tutti::Communicator& comm, int gpu) {
   must(cudaSetDevice(gpu));
-  // Every rank has samples of its own, and all of them one truth.
+  // Every rank has its own samples, and all of them follow from the same true weights.
   std::mt19937 random(static_cast<unsigned>(comm.rank()));
   std::normal_distribution<float> normal;
   std::vector<float> truth(kFeatures), host_samples(kSamples * kFeatures), host_answers(kSamples);
@@ -84,11 +84,11 @@ void train(tutti::Communicator& comm, int gpu) {
   must(cudaGraphInstantiate(&replay, graph, 0));
   must(cudaGraphUpload(replay, stream));
   must(cudaStreamSynchronize(stream));
-  comm.barrier().wait();  // CUDA prepares nothing on a GPU where another rank's kernel waits
+  comm.barrier().wait();  // CUDA cannot prepare a GPU while another rank's kernel waits on it
 
   for (int i = 0; i < kSteps; ++i) must(cudaGraphLaunch(replay, stream));
   must(cudaStreamSynchronize(stream));
-  allreduce.check();  // throws if a rank did not come
+  allreduce.check();  // throws if a rank did not take part
 
   std::vector<float> learned(kFeatures);
   must(cudaMemcpy(learned.data(), weights, kFeatures * sizeof(float), cudaMemcpyDeviceToHost));
@@ -111,7 +111,7 @@ int main(int argc, char** argv) try {
     std::fprintf(stderr, "usage: graph_trainer [1 to 8 ranks that are threads]\n");
     return 2;
   }
-  // Each stream stands in a hardware queue of its own, so that no kernel waits for one behind it.
+  // Each stream needs its own hardware queue, so that no kernel waits for one queued after it.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {

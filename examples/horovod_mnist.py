@@ -1,10 +1,9 @@
-"""Trains a LeNet-style network on MNIST digits by a script of Horovod's usual form:
+"""Trains a LeNet-style network on MNIST digits with a script in Horovod's usual form:
 
     python3 -m tutti.horovodrun -np 2 python3 examples/horovod_mnist.py
     tutti-run -np 2 python3 examples/horovod_mnist.py
 
-What was changed in it is the line that imports hvd. The global batch is the same for any number of
-ranks.
+Only the line that imports hvd was changed. The global batch is the same for any number of ranks.
 """
 
 import argparse
@@ -44,7 +43,7 @@ def lenet():
 
 
 def test(model, loader):
-    """In percent, over the parts of all ranks."""
+    """Returns the right answers in percent, over the parts of all ranks."""
     model.eval()
     right, count = torch.tensor(0.0), torch.tensor(0.0)
     with torch.no_grad():

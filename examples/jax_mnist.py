@@ -1,9 +1,9 @@
-"""Trains a LeNet-style network on MNIST digits with JAX and optax, on as many ranks as it is started on:
+"""Trains a LeNet-style network on MNIST digits with JAX and optax, on any number of ranks:
 
     tutti-run -np 2 python3 examples/jax_mnist.py
 
-The whole step is one jitted function; the gradients are averaged by a callback inside it. The
-global batch is the same for any number of ranks.
+The whole step is one jitted function. A callback inside it averages the gradients. The global batch
+is the same for any number of ranks.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def right(parameters, images, labels):
 
 
 def accuracy(comm, parameters, images, labels):
-    """In percent, each rank testing its part."""
+    """Returns the right answers in percent. Each rank tests its part."""
     mine = right(parameters, images[comm.rank :: comm.size], labels[comm.rank :: comm.size])
     return 100 * int(tutti.jax.allreduce(comm, "right", mine, "sum")) / len(labels)
 

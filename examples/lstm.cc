@@ -1,5 +1,5 @@
-// Trains an LSTM to foretell the next byte of a text, on as many ranks as it is started on. The
-// batch of a step is the same for any number of ranks, and need not be a multiple of it.
+// Trains an LSTM to predict the next byte of a text, on any number of ranks. The batch of a step is
+// the same for any number of ranks, and need not be a multiple of that number.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -15,11 +15,11 @@ namespace {
 
 struct Settings {
   int steps = 100;
-  int64_t batch = 16;  // sequences of all ranks together
+  int64_t batch = 16;  // sequences per step, on all ranks together
   int64_t length = 32, width = 64;
   unsigned seed = 1;
   double learning_rate = 0.01;
-  std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian has it
+  std::string text = "/usr/share/common-licenses/GPL-3";  // every Debian system has it
 };
 
 void train(const Settings& s) {

@@ -1,6 +1,6 @@
-// Multiplies two matrices, C = A B: first on one rank alone, then with the rows of A and C dealt to
-// all ranks, which gather C in the end. Every rank draws the same numbers, so that nothing has to
-// be sent before. Prints the rate of both and wants both results equal to the bit.
+// Multiplies two matrices, C = A B, first on one rank alone. Then the rows of A and C are divided
+// among all ranks, which gather C at the end. Every rank draws the same random numbers, so no input
+// has to be sent. The program prints the rate of both products and checks that the results agree.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -28,7 +28,7 @@ tutti::DataType type_of(const std::string& name) {
                          : tutti::DataType::f32;
 }
 
-// Rows of a matrix of normal numbers, in the device's memory.
+// Returns rows of a matrix of normal random numbers in the device's memory.
 tutti::Tensor drawn(tutti::LayerKernels& kernels, const Settings& s, const char* name,
                     int64_t first, int64_t count) {
   const tutti::Tensor numbers(tutti::Shape{count, s.size}, tutti::DataType::f32);
@@ -41,14 +41,14 @@ tutti::Tensor drawn(tutti::LayerKernels& kernels, const Settings& s, const char*
   return narrow;
 }
 
-// rows * B, where `columns` are B's columns as rows, and how many operations a second that was.
+// Returns rows * B and the operations per second. `columns` holds B's columns as rows.
 std::pair<tutti::Tensor, double> multiply(tutti::LayerKernels& kernels, const Settings& s,
                                           const tutti::Tensor& rows, const tutti::Tensor& columns) {
   const auto product =
       kernels.make_tensor(tutti::Shape{rows.shape()[0], s.size}, tutti::DataType::f32);
   auto& runtime = tutti::device_runtime(kernels.device().kind);
   const auto round = [&] { kernels.linear_forward(rows, columns, tutti::TensorView(), product); };
-  round();  // the first one makes its plan
+  round();  // the first product is not timed: it makes the plan
   runtime.synchronize(kernels.stream());
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < s.rounds; ++i) round();
@@ -59,7 +59,7 @@ std::pair<tutti::Tensor, double> multiply(tutti::LayerKernels& kernels, const Se
 }
 
 void run(const Settings& s) {
-  // Before ranks meet, so that those that share a GPU know it.
+  // This comes before the ranks meet, so that ranks that share a GPU detect it.
   tutti::device_runtime(tutti::device_of(s.device).kind);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();

@@ -1,7 +1,6 @@
-// Trains a LeNet-style network on MNIST digits, on as many ranks as it is started on: alone, under
-// tutti-run, mpirun or srun. The global batch is the same for any number of ranks. `--method`
-// chooses how the ranks learn from each other (docs/training-methods.md); `--method list` names the
-// methods.
+// Trains a LeNet-style network on MNIST digits on any number of ranks: alone, or under tutti-run,
+// mpirun or srun. The global batch is the same for any number of ranks. `--method` chooses how the
+// ranks learn from each other (docs/training-methods.md), and `--method list` prints the methods.
 
 #include <unistd.h>
 
@@ -25,15 +24,15 @@ namespace {
 
 struct Settings {
   int epochs = 6;
-  int batch = 64;             // of all ranks together
-  std::string optimizer;      // of the ranks' own steps; empty: the method's
-  double learning_rate = -1;  // below 0: the optimizer's
-  double momentum = -1;       // below 0: the method's
+  int batch = 64;             // per step, on all ranks together
+  std::string optimizer;      // of the ranks' own steps; empty: the method's default
+  double learning_rate = -1;  // below 0: the optimizer's default
+  double momentum = -1;       // below 0: the method's default
   unsigned seed = 1;
   std::string method = "synchronous";
   int every = 16;
   std::string wire = "f32";
-  double until = 0;  // % of the test digits at which it stops; 0: it goes through all epochs
+  double until = 0;  // stop at this % of right test digits; 0: go through all epochs
   std::string data;
   std::string timeline;
   std::string save;
@@ -42,7 +41,7 @@ struct Settings {
   bool quiet = false;
 };
 
-// What a method asks of distributed(), given `every` and the number of steps of the whole training.
+// The options of distributed() for a method, given `every` and the number of steps of the training.
 struct Method {
   const char* name;
   std::function<tutti::DistributedOptions(int every, int64_t steps)> options;
@@ -113,7 +112,7 @@ const Method& find_method(const std::string& name) {
                      "there is no --method " + name + "; --method list names them");
 }
 
-// Of "cpu,cuda" each rank takes one in turn.
+// Returns the rank's device. From a list such as "cpu,cuda" the ranks take one in turn.
 tutti::Device device_of(const Settings& settings, int rank) {
   std::vector<std::string> devices;
   std::istringstream words(settings.device);
@@ -142,7 +141,7 @@ nn::Sequential lenet(const Settings& settings, int rank) {
   return model;
 }
 
-// The share of test digits that the model names rightly; each rank tests its part.
+// Returns the percentage of test digits that the model recognizes. Each rank tests its part.
 double accuracy(tutti::Communicator& comm, nn::Sequential& model, const nn::Dataset& test) {
   constexpr int64_t kBatch = 100;
   nn::DataLoader loader(test, {.batch = kBatch,
@@ -162,7 +161,7 @@ double accuracy(tutti::Communicator& comm, nn::Sequential& model, const nn::Data
   return 100 * counts[0] / counts[1];
 }
 
-constexpr int64_t kTestEvery = 25;  // steps, where --until is asked for
+constexpr int64_t kTestEvery = 25;  // steps between tests, with --until
 
 double seconds_since(tutti::Clock::time_point begin) {
   return std::chrono::duration<double>(tutti::Clock::now() - begin).count();
@@ -177,14 +176,14 @@ void show_progress(int epoch, int epochs, int64_t step, int64_t steps) {
   std::fflush(stdout);
 }
 
-// With `make_inner`(parameters, learning rate) for the ranks' own steps.
+// Trains with the optimizer make_inner(parameters, learning rate) for the ranks' own steps.
 template <class MakeInner>
 void train(const Settings& settings, const Method& method, const MakeInner& make_inner) {
   auto options = tutti::Options::from_environment();
   if (!settings.timeline.empty()) options.timeline = settings.timeline;
   if (settings.device.find(',') != settings.device.npos)
     options.mixed_devices = true;
-  else  // before ranks meet, so that those that share a GPU know it
+  else  // before the ranks meet, so that ranks that share a GPU detect it
     tutti::device_runtime(device_of(settings, 0).kind);
   const std::string timeline = options.timeline;
   const auto comm = tutti::Communicator::create(std::move(options));
@@ -218,7 +217,8 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
   if (exchange.noise.most_passes > 0) exchange.noise.batch = share;
   if (settings.wire != "f32")
     exchange.wire = settings.wire == "bf16" ? tutti::DataType::bf16 : tutti::DataType::f16;
-  // In f16 small gradients vanish unless losses are scaled, as all ranks agree (StepAgreement).
+  // In f16 small gradients underflow unless losses are scaled. All ranks agree on the scale
+  // (StepAgreement).
   const bool is_scaled = settings.dtype == "f16";
   if (is_scaled && settings.method != "synchronous")
     throw tutti::Error(tutti::ErrorCode::invalid_argument,
@@ -240,15 +240,15 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
   int64_t step = 0;
   int passes = 0;  // since the last step of the optimizer
   model.zero_grad();
-  bool is_good = false;  // as --until asks
+  bool is_good = false;  // --until is reached
   for (int epoch = 1; epoch <= settings.epochs && !is_good; ++epoch) {
     const auto epoch_begin = tutti::Clock::now();
     const auto before = comm->statistics();
     std::vector<double> loss(1, 0.0);
-    std::vector<nn::CrossEntropy> losses;  // asked for at the end, so that no step waits for them
+    std::vector<nn::CrossEntropy> losses;  // read at the end, so that no step waits for them
     int64_t done = 0;
     for (const auto& [images, labels] : loader) {
-      // Larger batches take longer steps, by the rule of the square root.
+      // Larger batches use larger steps, by the square-root rule.
       inner.set_learning_rate(rate(step++) * std::sqrt(optimizer.backward_passes_per_step()));
       const auto& cross_entropy = losses.emplace_back(model.forward(images), labels);
       if (is_scaled) {
@@ -286,7 +286,7 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
     const auto after = comm->statistics();
     const bool is_last = epoch == settings.epochs || is_good;
     if (is_last) {
-      optimizer.placed_state();  // waits for a fragment that has set out
+      optimizer.placed_state();  // waits for fragments that are still being exchanged
       bytes_sent = comm->statistics().data_bytes - bytes_sent;
     }
     comm->allreduce_blocking("loss", loss);

@@ -1,8 +1,8 @@
-"""Trains a linear model on numpy arrays, data-parallel: each rank has rows of its own.
+"""Trains a linear model on numpy arrays, data-parallel: each rank has its own rows.
 
     tutti-run -np 4 python3 numpy_allreduce.py     or     python3 -m tutti.run -np 4 ...
 
-Alone it is one rank. It checks its own result.
+Without a launcher it runs as one rank. It checks its own result.
 """
 
 import numpy
@@ -19,11 +19,12 @@ def main():
         targets = inputs @ WEIGHTS + 1.0
 
         weights, bias = random.standard_normal((3, 1)), numpy.zeros(1)
-        comm.broadcast("weights", weights).wait()  # all ranks begin alike
+        comm.broadcast("weights", weights).wait()  # all ranks start with the same weights
         for _ in range(200):
             error = inputs @ weights + bias - targets
             loss = comm.allreduce_value("loss", float((error**2).mean()))
-            # What is ready early goes out early; the names match it over the ranks.
+            # The earliest gradient is submitted first. The names match the gradients across the
+            # ranks.
             gradient = {"bias": error.mean(axis=0), "weights": inputs.T @ error / len(inputs)}
             works = [comm.allreduce(name, array) for name, array in gradient.items()]
             for work in works:

@@ -1,6 +1,6 @@
 /* A network of two layers in C. The lines that end in "tutti" make it data-parallel. The gradient
- * of the output layer travels while that of the hidden layer is computed. It prints its weights: on
- * 2 ranks they are those of one rank with the whole batch.
+ * of the output layer is exchanged while that of the hidden layer is computed. The trainer prints
+ * its weights. With 2 ranks they equal those of one rank with the whole batch.
  */
 
 #include <math.h>

@@ -1,6 +1,6 @@
-// Trains a recommender: ratings that viewers gave to films become a product of features of each, so
-// that ratings which nobody gave can be foretold. The ratings are synthetic, of known features and
-// some noise. On as many ranks as it is started on, all with the same batches.
+// Trains a recommender on any number of ranks, with the same batches for every number. It learns
+// features of viewers and films whose products match the given ratings, so that it can predict the
+// missing ratings. The ratings are synthetic: they follow from known features plus noise.
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/kernels/counter_random.h"
 #include "tutti/nn.h"
 #include "tutti/tutti.h"
 
@@ -17,14 +18,14 @@ namespace {
 
 struct Settings {
   int steps = 300;
-  int64_t batch = 512;  // ratings of all ranks together
+  int64_t batch = 512;  // ratings per step, on all ranks together
   int64_t viewers = 200, films = 100, features = 4;
   double noise = 0.1;
   unsigned seed = 1;
   double learning_rate = 0.02;
 };
 
-// What the ratings follow from, and which the model does not see.
+// The features from which the ratings follow. The model does not see them.
 class World {
  public:
   explicit World(const Settings& s)
@@ -38,7 +39,7 @@ class World {
   struct Ratings {
     tutti::Tensor pairs, values;
   };
-  // Ratings `first` and on of a step; those of a test are of other purpose.
+  // Returns ratings `first` to `first + count` of a step. Test ratings have another `purpose`.
   Ratings ratings(const char* purpose, int step, int64_t first, int64_t count) const {
     const tutti::Tensor pairs(tutti::Shape{count, 2}, tutti::DataType::i64);
     const tutti::Tensor values(tutti::Shape{count, 1}, tutti::DataType::f32);

@@ -1,8 +1,8 @@
-// Trains a ResNet-50 (v1.5: He et al. 2016, with the stride in the 3x3 convolutions) on images of
-// random numbers, the same batch in each step, on as many ranks as it is started on, and prints
-// images a second. Batch norm goes by the joined batch of all ranks, so that the losses do not
-// depend on their number. With --zero 1, 2 or 3 the ranks divide the optimizer's state, gradients
-// and parameters among themselves.
+// Trains a ResNet-50 (v1.5: He et al. 2016, with the stride in the 3x3 convolutions) on any number
+// of ranks, and prints images per second. The images are random numbers, and each step uses the
+// same batch. Batch norm uses the global batch of all ranks, so the losses do not depend on the
+// number of ranks. With --zero 1, 2 or 3 the ranks divide the optimizer's state, gradients and
+// parameters among themselves.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/kernels/counter_random.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/device_runtime.h"
 #include "tutti/tutti.h"
@@ -21,14 +22,14 @@ namespace {
 
 struct Settings {
   int steps = 10;
-  int64_t batch = 8;  // of all ranks together
+  int64_t batch = 8;  // images per step, on all ranks together
   int64_t image = 224;
   int64_t classes = 1000;
   int64_t width = 64;                      // channels of the first stage
   std::vector<int> blocks = {3, 4, 6, 3};  // of each stage
   unsigned seed = 1;
   double learning_rate = 0.05;
-  int zero = 0;  // the stage; 0: every rank has everything
+  int zero = 0;  // stage of ZeRO; 0: every rank has everything
   std::string dtype = "f32";
   bool balance = false;
   std::string device = "cpu";
@@ -40,8 +41,8 @@ std::unique_ptr<nn::Layer> norm(tutti::Communicator& comm, int64_t channels, dou
   return nn::sync_batch_norm(comm, channels, options);
 }
 
-// 1x1, 3x3 with the stride, 1x1 to four times the width; the last norm begins with zero, so that
-// the block begins as its shortcut.
+// Makes a block of a 1x1 convolution, a 3x3 one with the stride, and a 1x1 one to four times the
+// width. The last norm's weight starts at zero, so the block starts as its shortcut.
 std::unique_ptr<nn::Layer> bottleneck(tutti::Communicator& comm, int64_t in, int64_t width,
                                       int64_t stride) {
   const int64_t out = 4 * width;
@@ -65,7 +66,7 @@ std::unique_ptr<nn::Layer> bottleneck(tutti::Communicator& comm, int64_t in, int
   return block;
 }
 
-// In stage 3 of ZeRO its layers get their parameters from the gatherer.
+// Makes the model. In stage 3 of ZeRO its layers get their parameters from the gatherer.
 nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings,
                       const std::shared_ptr<nn::Gatherer>& gatherer) {
   nn::Sequential model(settings.seed, 1, tutti::device_of(settings.device));
@@ -94,7 +95,7 @@ nn::Sequential resnet(tutti::Communicator& comm, const Settings& settings,
   return model;
 }
 
-// This rank's rows of the joined batch, which is the same for any number of ranks.
+// Returns this rank's rows of the global batch, which is the same for any number of ranks.
 nn::Batch batch_of(const Settings& settings, int64_t first, int64_t count) {
   const tutti::Tensor images(tutti::Shape{count, 3, settings.image, settings.image},
                              tutti::DataType::f32);
@@ -112,7 +113,7 @@ nn::Batch batch_of(const Settings& settings, int64_t first, int64_t count) {
 }
 
 void train(const Settings& settings) {
-  // Before ranks meet, so that those that share a GPU know it.
+  // This comes before the ranks meet, so that ranks that share a GPU detect it.
   tutti::device_runtime(tutti::device_of(settings.device).kind);
   const auto comm = tutti::Communicator::create();
   const int64_t rank = comm->rank(), size = comm->size();
@@ -132,7 +133,7 @@ void train(const Settings& settings) {
   nn::Batch batch;
   tutti::StepShare share;
   nn::StepMeter meter(*comm);
-  // `gradients` are what the optimizer inside steps by.
+  // `gradients` returns the gradients that the inner optimizer uses.
   const auto run = [&](auto& optimizer, const auto& zero_grad, const auto& gradients) {
     for (int step = 0; step < settings.steps; ++step) {
       comm->barrier_blocking();

@@ -1,6 +1,6 @@
-// Fits a line to points on as many ranks as it is started on, and can be stopped at any moment: it
-// goes on from its newest checkpoint, on another number of ranks too, and ends as if it had never
-// stopped. The lines that end in "// tutti" do it.
+// Fits a line to points on any number of ranks, and can be stopped at any moment. It resumes from
+// its newest checkpoint, also on another number of ranks, and ends as if it had never stopped. The
+// lines that end in "// tutti" do this.
 
 #include <tutti/adapters/checkpoint/checkpoint_folder.h>  // tutti
 #include <tutti/adapters/sampling/sampler.h>              // tutti
@@ -28,7 +28,7 @@ void train(const std::string& folder, int64_t last_step) {
   const int64_t first = step, batch = kGlobalBatch / comm->size();
   while (step < last_step) {
     if (sampler.left() == 0) sampler.next_epoch();  // tutti
-    std::vector<float> sums(3);                     // of the gradient, and of the samples
+    std::vector<float> sums(3);                     // for the gradient, and the sample count
     for (const int64_t i : sampler.take(batch, comm->rank(), comm->size())) {  // tutti
       const float x = static_cast<float>(i) / kPoints, y = 3 * x - 1;
       const float error = weights[0] * x + weights[1] - y;

@@ -1,9 +1,9 @@
-// Trains a LeNet-style network on MNIST digits with LibTorch, on as many ranks as it is started on:
+// Trains a LeNet-style network on MNIST digits with LibTorch, on any number of ranks:
 //
 //     tutti-run -np 2 torch_mnist [epochs]
 //
-// Beside the communicator, one line makes the optimizer distributed. The global batch is the same
-// for any number of ranks.
+// Apart from the communicator, one line makes the optimizer distributed. The global batch is the
+// same for any number of ranks.
 
 #include <torch/torch.h>
 
@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr int64_t kBatch = 64;  // of all ranks together
+constexpr int64_t kBatch = 64;  // per step, on all ranks together
 
 struct Digits {
   torch::Tensor images, labels;
@@ -40,7 +40,7 @@ torch::nn::Sequential lenet() {
                     Linear(120, 84), ReLU(), Linear(84, 10));
 }
 
-// In percent, each rank testing its part.
+// Returns the share of right answers in percent. Each rank tests its part.
 double accuracy(tutti::Communicator& comm, torch::nn::Sequential& model, const Digits& test) {
   const torch::NoGradGuard no_grad;
   const auto mine = torch::arange(comm.rank(), test.labels.size(0), comm.size());
@@ -76,7 +76,7 @@ int train(const std::string& data, int epochs) {
   auto optimizer = tutti::torch::distributed(*comm, sgd, *model);
   double percent = 0;
   for (int epoch = 0; epoch < epochs; ++epoch) {
-    torch::manual_seed(epoch);  // one order on all ranks
+    torch::manual_seed(epoch);  // the same order on all ranks
     const auto order = torch::randperm(training.labels.size(0));
     for (int64_t step = 0; step < steps; ++step) {
       const auto batch =

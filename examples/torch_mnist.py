@@ -1,9 +1,9 @@
-"""Trains a LeNet-style network on MNIST digits with PyTorch, on as many ranks as it is started on:
+"""Trains a LeNet-style network on MNIST digits with PyTorch, on any number of ranks:
 
     tutti-run -np 2 python3 examples/torch_mnist.py
     torchrun --nproc_per_node 2 examples/torch_mnist.py
 
-What differs from a script for gloo is one import and one word. The global batch is the same for any
+It differs from a script for gloo by one import and one word. The global batch is the same for any
 number of ranks.
 """
 
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import tutti.torch  # makes the backend known
+import tutti.torch  # registers the backend
 
 DATA = pathlib.Path(__file__).resolve().parent / "data" / "mnist"
 
@@ -40,16 +40,16 @@ def lenet():
 
 
 def wrap(model, kind):
-    if kind == "own":  # Tutti's own: gradients in memory that the ranks reduce in place
+    if kind == "own":  # Tutti's wrapper: the ranks reduce the gradients in place
         return tutti.torch.DistributedDataParallel(model)
     ddp = nn.parallel.DistributedDataParallel(model)
-    if kind == "hook":  # torch's, with gradients under their parameters' names
+    if kind == "hook":  # torch's wrapper, with the parameters' names for the gradients
         tutti.torch.register_ddp_hook(ddp)
     return ddp
 
 
 def accuracy(model, images, labels):
-    """In percent, each rank testing its part."""
+    """Returns the right answers in percent. Each rank tests its part."""
     rank, size = dist.get_rank(), dist.get_world_size()
     with torch.no_grad():
         right = (model(images[rank::size]).argmax(1) == labels[rank::size]).sum()

@@ -8,7 +8,7 @@ namespace tutti::run {
 /// the tool. SIGHUP alone stays ignored if nohup left it so.
 void settle_inheritance();
 
-/// Whether SIGHUP was ignored when the tool started, and therefore still is.
+/// Returns whether SIGHUP was ignored when the tool started, and therefore still is.
 bool ignores_hangup();
 
 /// Called in a child between fork and exec. A rank gets the umask, the limit of descriptors and the

@@ -35,7 +35,7 @@ GradientArena::Array array_from(const tutti_array_t* given) {
   return result;
 }
 
-// What a call on one array does, once arena and name were seen to be there.
+// Runs a call on one array, after checking that the arena and the name are given.
 template <class Body>
 int of_array(tutti_arena_t arena, const char* name, Body&& body) {
   return guarded([&] {
@@ -60,7 +60,7 @@ int tutti_arena_create(tutti_comm_t comm, const tutti_array_t* arrays, size_t co
     need(arena, "arena");
     if (count > 0) need(arrays, "arrays");
     std::vector<GradientArena::Array> list;
-    // As far apart as the program's own header made them.
+    // The program's own header determines how far apart they are.
     const auto* at = reinterpret_cast<const std::byte*>(arrays);
     for (size_t i = 0; i < count; ++i, at += arrays->struct_size) {
       const auto* array = reinterpret_cast<const tutti_array_t*>(at);

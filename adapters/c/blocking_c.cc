@@ -8,7 +8,7 @@ namespace tutti::c {
 
 namespace {
 
-// Runs what blocks under a name that is there.
+// Runs a blocking call, after checking that the name is given.
 template <class Body>
 int block(tutti_comm_t comm, const char* name, Body&& body) {
   return guarded([&] {

@@ -1,4 +1,4 @@
-// Bytes of whatever number, to and from all ranks.
+// The C interface's calls that send byte strings of any length to all ranks.
 
 #include "tutti/adapters/c/status.h"
 #include "tutti/adapters/c/tutti.h"
@@ -17,7 +17,7 @@ std::span<const std::byte> given(const void* bytes, size_t size) {
   return {static_cast<const std::byte*>(bytes), size};
 }
 
-// What `body` brings, under a handle.
+// Runs `body` and puts its result into a new handle.
 template <class Body>
 int bring(tutti_comm_t comm, const char* name, tutti_bytes_t* result, Body&& body) {
   if (result != nullptr) *result = nullptr;

@@ -1,4 +1,4 @@
-// The forms of the C interface beside one name and one tensor: by handle, in groups, out of place.
+// Further forms of the C interface's calls: by handle, in groups, and out of place.
 
 #include "tutti/adapters/c/start.h"
 
@@ -6,7 +6,7 @@ namespace tutti::c {
 
 namespace {
 
-// By a handle of tutti_declare().
+// Starts an operation by a handle of tutti_declare().
 template <class Body>
 int start_declared(tutti_comm_t comm, tutti_name_t handle, tutti_work_t* work, Body&& body) {
   return start(comm, "declared", work, [&](Communicator& communicator) {

@@ -1,4 +1,4 @@
-// Memory that the ranks of a host reach, of the C interface.
+// The C interface's memory regions, which the ranks of a host share.
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-// What a communicator of the C interface has done: its statistics and its timeline.
+// The C interface's statistics and timeline.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace tutti::c {
 namespace {
 
 Clock::time_point time_from(double seconds, const char* what) {
-  // Three centuries: what a nanosecond clock can count.
+  // A nanosecond clock can count about three centuries.
   if (!(seconds >= 0 && seconds < 9e9))
     throw refused(fmt::format("{} is {} (want seconds of CLOCK_MONOTONIC)", what, seconds));
   return Clock::time_point(

@@ -12,15 +12,16 @@
 
 namespace tutti::c {
 
-/// What a program means by a struct that begins with struct_size, which was compiled into it with
-/// the header that it had. An earlier header's struct ends sooner: the rest is as in `defaults`. A
-/// later header's struct is longer: what this library does not know must be zero, because it cannot
-/// do it. `what` and `start_from` are for the texts.
+/// Returns `given` as a complete Struct. struct_size says how long the struct was in the header
+/// that the program was compiled with. An earlier header's struct is shorter; its missing fields
+/// are taken from `defaults`. A later header's struct is longer; the fields that this library does
+/// not know must be zero, because it cannot do what they ask for. The error texts use `what` and
+/// `start_from`.
 template <class Struct>
 Struct read_sized(const Struct* given, Struct defaults, const char* what, const char* start_from) {
   static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
   const size_t size = given->struct_size;
-  // A longer one is of no version: its program never set struct_size.
+  // No version has a longer struct. The program did not set struct_size.
   constexpr size_t kLongest = 64 << 10;
   if (size < sizeof size || size % alignof(Struct) != 0 || size > kLongest)
     throw Error(ErrorCode::invalid_argument,

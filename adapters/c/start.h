@@ -7,7 +7,7 @@
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/adapters/c/values.h"
 
-// How the calls of the C interface start operations.
+// Starts operations for the calls of the C interface.
 
 namespace tutti::c {
 
@@ -16,7 +16,8 @@ inline Work& work_of(tutti_work_t work) {
   return work->work;
 }
 
-/// Starts what `body` starts; without a place for the handle it waits.
+/// Starts the operation that `body` returns and puts its handle into *work. If `work` is NULL, this
+/// waits for the operation instead.
 template <class Body>
 int start(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
   if (work != nullptr) *work = nullptr;
@@ -30,7 +31,7 @@ int start(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) 
   });
 }
 
-/// The same for results in the library's memory, which only a handle can give out.
+/// The same for results in the library's memory. They need a handle, which owns them.
 template <class Body>
 int start_with_output(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
   if (work == nullptr)

@@ -10,24 +10,25 @@
 
 namespace tutti::c {
 
-/// Keeps the error for tutti_last_error() of this thread; returns its status. Never throws: without
-/// memory for the text it keeps the status alone.
+/// Keeps the error for tutti_last_error() of this thread, and returns its status. Never throws: if
+/// there is no memory for the text, the text is empty.
 int keep_error(const Error& error) noexcept;
-/// The same for whatever is being handled in a catch block.
+/// The same for the exception that the calling catch block handles.
 int keep_current_exception() noexcept;
 
-/// The same for one that was caught elsewhere.
+/// The same for an exception that was caught elsewhere.
 int keep_exception(const std::exception_ptr& exception) noexcept;
 
-/// While a callback of the program runs: what it tells tutti_fail() is not mistaken for a failure
-/// of this thread's own calls, which is put back at the end.
+/// Guards this thread's last error while a callback of the program runs. The callback may set one
+/// by tutti_fail(), which told() returns. The destructor restores the last error of the thread's
+/// own calls.
 class LastErrorKept {
  public:
   LastErrorKept();
   ~LastErrorKept();
   LastErrorKept(const LastErrorKept&) = delete;
   LastErrorKept& operator=(const LastErrorKept&) = delete;
-  /// What was told since; empty if nothing was.
+  /// Returns the text that the callback set since; empty if it set none.
   static std::string told();
 
  private:
@@ -35,7 +36,7 @@ class LastErrorKept {
   const int rank_;
 };
 
-/// Runs a call's body; whatever it throws becomes a status.
+/// Runs a call's body and turns whatever it throws into a status.
 template <class Body>
 int guarded(Body&& body) noexcept {
   try {

@@ -1,4 +1,4 @@
-// Stores of the C interface: the library's own in memory, and those that the program brings.
+// The C interface's stores: the library's own in memory, and stores that the program provides.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include "tutti/adapters/c/values.h"
 #include "tutti/backends/store/store_checks.h"
 
-/// Where a function of the program leaves the bytes that it found.
+/// Receives the bytes that a function of the program found.
 struct tutti_value {
   std::optional<std::string> bytes;
 };
@@ -19,8 +19,8 @@ namespace tutti::c {
 
 namespace {
 
-/// The program's functions as a Store. They are called by whichever thread needs the store; what
-/// they do at once is theirs to order.
+/// A Store that calls the program's functions. Whichever thread needs the store calls them, also
+/// several threads at once; the program must synchronize what they do.
 class ProgramStore final : public Store {
  public:
   explicit ProgramStore(const tutti_store_functions_t& functions) : functions_(functions) {}
@@ -101,7 +101,8 @@ class ProgramStore final : public Store {
                                          : fmt::format("failed: {}", told)));
   }
 
-  // A second at a time, so that a `wait` that never looks up does not outlast a deadline by long.
+  // Waits for at most a second per call, so that a `wait` of the program that checks nothing in
+  // between does not outlast a deadline by long.
   std::optional<std::string> wait(const std::string& key, Deadline deadline) {
     double seconds = 1;
     if (!deadline.is_never())
@@ -129,9 +130,9 @@ class ProgramStore final : public Store {
     return *std::move(found.bytes);
   }
 
-  // Until no other rank changes the key in between. A rank that comes too late saw another's
-  // change, so that all together get on. Whose change it was cannot be seen where both are equal,
-  // so this is no way to add.
+  // Repeats compare_set until no other rank changes the key in between. An attempt fails only
+  // because another rank's change succeeded, so the ranks together make progress. If two ranks set
+  // equal values it cannot be seen whose change succeeded, so add() cannot be made of this.
   template <class Change>
   std::string change(const std::string& key, Change changed) {
     constexpr int kMostInVain = 100;
@@ -140,7 +141,7 @@ class ProgramStore final : public Store {
       const std::string after = changed(before);
       auto now = compare_set(key, before, after);
       if (now == after) return after;
-      // An empty value may stand for a key that has gone meanwhile.
+      // An empty value may mean that the key was erased meanwhile.
       auto found = now.empty() ? try_get(key) : std::move(now);
       in_vain = found == before ? in_vain + 1 : 0;
       before = std::move(found);

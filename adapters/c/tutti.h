@@ -6,17 +6,17 @@
  *   tutti_allreduce(comm, "gradient", &gradient, TUTTI_AVERAGE, NULL);
  *   tutti_destroy(comm);
  *
- * Every call that returns int gives TUTTI_OK or a status, and tutti_last_error() then says in one
- * line what went wrong. Calls may come from any thread. Names match operations over all ranks;
- * ranks may submit them in any order.
+ * Every call that returns int returns TUTTI_OK or another status. After another status,
+ * tutti_last_error() describes in one line what went wrong. Any thread may call. Operations are
+ * matched by name over all ranks, and ranks may submit them in any order.
  *
- * Structs that grow with versions begin with struct_size, which says how much of them the program
- * knows. What a program built earlier does not know is as in the struct's initializer; what a later
- * one knows beyond this library must be zero.
+ * Structs that may grow in later versions begin with struct_size, the size of the struct in the
+ * program's header. Fields that an older program does not have keep the value of the struct's
+ * initializer. Fields of a newer program that this library does not know must be zero.
  *
- * `work`: where to put a handle of the operation, to be waited for and released; the tensors'
- * memory belongs to the operation until it is done (names, shapes and counts are copied). NULL: the
- * call waits itself; for the results that the library allocates, a work is needed. */
+ * `work` receives a handle of the operation, which the caller waits for and releases. The tensors'
+ * memory belongs to the operation until it is done; names, shapes and counts are copied. If `work`
+ * is NULL, the call itself waits. Operations whose results the library allocates need a `work`. */
 #ifndef TUTTI_H_
 #define TUTTI_H_
 
@@ -27,42 +27,42 @@
 extern "C" {
 #endif
 
-/* Ranks that act together. */
+/* Ranks that communicate with each other. */
 typedef struct tutti_comm* tutti_comm_t;
 /* An operation under way. */
 typedef struct tutti_work* tutti_work_t;
-/* By which ranks that are threads meet. */
+/* A store through which ranks that are threads find each other. */
 typedef struct tutti_store* tutti_store_t;
-/* A name that was looked up once. */
+/* A tensor name that was looked up once. */
 typedef struct tutti_name* tutti_name_t;
-/* Gradients in memory of the library. */
+/* Gradients in the library's memory. */
 typedef struct tutti_arena* tutti_arena_t;
-/* Memory of the library that the ranks of a host reach. */
+/* Memory of the library that all ranks of a host can access. */
 typedef struct tutti_region* tutti_region_t;
-/* Where a function of the program's store puts a value. */
+/* Receives a value from a function of the program's store. */
 typedef struct tutti_value* tutti_value_t;
-/* Bytes of other ranks, in memory of the library. */
+/* Bytes of other ranks, in the library's memory. */
 typedef struct tutti_bytes* tutti_bytes_t;
 
-/* What a call gives. */
+/* The results of calls. */
 enum tutti_status {
   TUTTI_OK = 0,
-  TUTTI_INVALID_ARGUMENT = 1, /* the caller's own mistake, seen without asking another rank */
-  TUTTI_MISMATCH = 2,         /* ranks disagree; the same text on every rank */
+  TUTTI_INVALID_ARGUMENT = 1, /* a mistake of the caller, found without asking other ranks */
+  TUTTI_MISMATCH = 2,         /* ranks disagree; every rank gets the same text */
   TUTTI_DUPLICATE_NAME = 3,   /* the name is already pending */
   TUTTI_TIMEOUT = 4,          /* a deadline passed */
-  TUTTI_PEER_LOST = 5,        /* a rank died */
+  TUTTI_PEER_LOST = 5,        /* a rank's process or connection ended */
   TUTTI_PEER_SILENT = 6,      /* a rank does not answer */
   TUTTI_PEER_LEFT = 7,        /* a rank left while it was needed */
   TUTTI_CLOSED = 8,           /* use after close, or after a fork */
   TUTTI_AUTHENTICATION = 9,   /* wrong job secret or foreign user */
   TUTTI_VERSION = 10,         /* peers of another version */
-  TUTTI_UNAVAILABLE = 11,     /* a backend, device or address is not there */
+  TUTTI_UNAVAILABLE = 11,     /* a backend, device or address is not available */
   TUTTI_IO = 12,              /* the operating system refused */
   TUTTI_CORRUPT_DATA = 13,    /* a damaged file or frame */
   TUTTI_OUT_OF_MEMORY = 14,
   TUTTI_CALLBACK = 15, /* a callback of the program threw, or waited */
-  TUTTI_INTERNAL = 16  /* the library's own mistake */
+  TUTTI_INTERNAL = 16  /* a mistake of the library */
 };
 
 /* Types of elements. */
@@ -80,10 +80,10 @@ enum tutti_dtype {
   TUTTI_U32 = 10,
   TUTTI_U64 = 11,
   TUTTI_BOOL = 12,
-  TUTTI_RAW = 13 /* bytes that mean something to the program alone: only moved, never reduced */
+  TUTTI_RAW = 13 /* opaque bytes, which can be moved but not reduced */
 };
 
-/* What a reduction does. */
+/* Reduction operators. */
 enum tutti_op {
   TUTTI_SUM = 0,
   TUTTI_AVERAGE = 1,
@@ -95,10 +95,10 @@ enum tutti_op {
   TUTTI_BXOR = 7
 };
 
-/* Where memory lies. */
+/* The kinds of device whose memory a tensor can use. */
 enum tutti_device { TUTTI_CPU = 0, TUTTI_CUDA = 1 };
 
-/* Of a tensor. */
+/* The largest number of dimensions of a tensor. */
 #define TUTTI_MAX_DIMENSIONS 8
 
 /* A borrowed, dense, row-major tensor. */
@@ -122,204 +122,205 @@ static inline tutti_tensor_t tutti_matrix(void* data, int64_t rows, int64_t colu
   return tensor;
 }
 
-/* Bytes of its elements; -1 for a tensor that is none. */
+/* Returns the bytes of the tensor's elements, or -1 if the tensor is invalid. */
 int64_t tutti_tensor_bytes(const tutti_tensor_t* tensor);
 
-/* What a reduction does beside adding up. Start from TUTTI_REDUCE_OPTIONS. */
+/* Options of a reduction. Start from TUTTI_REDUCE_OPTIONS. */
 typedef struct tutti_reduce_options {
-  size_t struct_size; /* of this program's headers */
+  size_t struct_size; /* sizeof(tutti_reduce_options_t) */
   int32_t op;         /* enum tutti_op */
-  int32_t wire;       /* a float dtype, as TUTTI_F16: how floats travel; -1: as they are */
+  int32_t wire;       /* float dtype in which floats are sent, such as TUTTI_F16; -1: their own */
   double prescale;    /* applied before the reduction */
   double postscale;   /* applied after it */
-  int32_t priority;   /* higher goes first among what is ready at once */
+  int32_t priority;   /* of the operations that are ready, higher ones go first */
   int32_t reserved;   /* zero */
 } tutti_reduce_options_t;
 
-/* The mean, as it is: what reduce options begin as. */
+/* The default options: the mean, without scaling and with the tensor's own dtype on the wire. */
 #define TUTTI_REDUCE_OPTIONS \
   { sizeof(tutti_reduce_options_t), TUTTI_AVERAGE, -1, 1.0, 1.0, 0, 0 }
 
 /* --- errors --- */
 
-/* The last failure of this thread: its line, the rank (-1: none) and tensor ("": none) that it is
- * about. Good until the thread's next failure. */
+/* Returns the text of this thread's last failure, one line, valid until its next failure. */
 const char* tutti_last_error(void);
-/* -1: none. */
+/* Returns the rank that this thread's last failure is about, or -1 if it is about none. */
 int tutti_last_error_rank(void);
-/* "": none. */
+/* Returns the name of the tensor that this thread's last failure is about, or "". */
 const char* tutti_last_error_tensor(void);
-/* Keeps a failure of the program's own as this thread's last: what a callback of the program's says
- * of it. Returns `status`. */
+/* Keeps a failure of the program's own as this thread's last. A callback of the program uses it to
+ * describe why it failed. Returns `status`. */
 int tutti_fail(int status, const char* text);
-/* "peer lost" and so on. */
+/* Returns the name of a status, such as "peer lost". */
 const char* tutti_status_name(int status);
-/* Of the library: "0.1.0". */
+/* Returns the version of the library, such as "0.1.0". */
 const char* tutti_version(void);
 
 /* --- communicators --- */
 
-/* Finds the other ranks by what the launcher says; alone it is one rank. */
+/* Finds the other ranks by the launcher's variables. Without a launcher there is one rank. */
 int tutti_create(tutti_comm_t* comm);
-/* The same with settings of the program's own, which come before the environment: "fusion_bytes=1M"
- * sets what the variable TUTTI_FUSION_BYTES would. */
+/* The same with settings by the program, which override the environment: "fusion_bytes=1M" sets
+ * what the variable TUTTI_FUSION_BYTES would set. */
 int tutti_create_with(const char* const* settings, size_t count, tutti_comm_t* comm);
-/* One of `size` ranks that are threads of this process and share the store. */
+/* Creates one of `size` ranks that are threads of this process and share the store. */
 int tutti_create_thread(int rank, int size, tutti_store_t store, const char* const* settings,
                         size_t count, tutti_comm_t* comm);
-/* One of `size` ranks that are processes and meet in a store of the program's own. The variables
- * TUTTI_... count too, but for those that a launcher sets. Without TUTTI_SECRET the first rank
- * leaves a random secret in the store. */
+/* Creates one of `size` ranks that are processes and find each other through the program's own
+ * store. The environment variables TUTTI_... also apply, except those that a launcher sets. Without
+ * TUTTI_SECRET the first rank leaves a random secret in the store. */
 int tutti_create_in_store(int rank, int size, tutti_store_t store, const char* const* settings,
                           size_t count, tutti_comm_t* comm);
-/* For ranks that are threads of this process. */
+/* Creates a store for ranks that are threads of this process. */
 int tutti_store_create_memory(tutti_store_t* store);
-/* Communicators that were made with it keep what they need of it. NULL is fine. */
+/* Releases the handle. Communicators keep what they need of the store. NULL is allowed. */
 void tutti_store_destroy(tutti_store_t store);
 
-/* A store over the program's own: where ranks meet, such as a database or another library's store.
- * Keys are texts of up to 1 KiB, values bytes of up to 1 MiB. Any thread calls these, the library's
- * own too, several at once; they must be quick, but for `wait`. Each returns 0, or another number
- * if it failed, and may say why by tutti_fail() before: the call that needed it then fails with
- * TUTTI_UNAVAILABLE. Set struct_size, get, compare_set and add; set and wait are made of these
- * where they are NULL. */
+/* The functions of a program's own store, through which ranks find each other, such as a database
+ * or another library's store. Keys are texts of up to 1 KiB, and values are bytes of up to 1 MiB.
+ * Any thread may call these functions, also the library's own threads, several at once. All but
+ * `wait` must return quickly. Each returns 0, or another number if it failed. It may give the
+ * reason by tutti_fail() before. The call that used the store then fails with TUTTI_UNAVAILABLE.
+ * Set struct_size, get, compare_set and add. The library makes `set` and `wait` of these if they
+ * are NULL. */
 typedef struct tutti_store_functions {
   size_t struct_size; /* sizeof(tutti_store_functions_t) */
-  void* context;      /* given to each of them */
-  /* Calls tutti_value_set if the key is there. Does not wait. */
+  void* context;      /* passed to each function */
+  /* Calls tutti_value_set if the key exists. Does not wait. */
   int (*get)(void* context, const char* key, tutti_value_t value);
-  /* Atomically: sets the key to `desired` if its value is `expected` (NULL: if it is not there).
-   * Calls tutti_value_set with what then stands. */
+  /* Atomically sets the key to `desired` if its value is `expected`, or, if `expected` is NULL, if
+   * the key does not exist. Calls tutti_value_set with the value after that. */
   int (*compare_set)(void* context, const char* key, const void* expected, size_t expected_size,
                      const void* desired, size_t desired_size, tutti_value_t value);
-  /* Sets the key, whatever stood there. */
+  /* Sets the key, whatever its value was. */
   int (*set)(void* context, const char* key, const void* value, size_t size);
-  /* Atomically adds to a counter that starts at 0; `get` gives its decimal digits. */
+  /* Atomically adds to a counter that starts at 0. `get` returns the counter in decimal digits. */
   int (*add)(void* context, const char* key, int64_t amount, int64_t* sum);
-  /* Waits for a key and calls tutti_value_set, unless the seconds pass before. */
+  /* Waits for the key and calls tutti_value_set, or returns without that after the seconds. */
   int (*wait)(void* context, const char* key, double seconds, tutti_value_t value);
   int (*erase)(void* context, const char* key);        /* NULL: keys stay */
   int (*erase_all)(void* context, const char* prefix); /* NULL: keys stay */
-  /* Nothing uses the store any more; may be NULL. A call that takes longer than 0.3 s may outlast
-   * the communicator that made it, but not this. */
+  /* Called when nothing uses the store any more; may be NULL. If another of these functions takes
+   * longer than 0.3 s, it may outlast its communicator, but this is still called after it. */
   void (*destroy)(void* context);
 } tutti_store_functions_t;
 
-/* Copies the functions; `store` is for tutti_create_in_store(). */
+/* Makes a store of the functions, which are copied. `store` is for tutti_create_in_store(). */
 int tutti_store_create(const tutti_store_functions_t* functions, tutti_store_t* store);
-/* In one of the functions only. */
+/* Returns a value from one of the store's functions. Nothing else may call it. */
 int tutti_value_set(tutti_value_t value, const void* bytes, size_t size);
 
-/* Says goodbye; what is pending and later calls fail with TUTTI_CLOSED. Any thread, also while
- * others use the communicator or wait, which is what other libraries call abort; again is fine. The
- * other ranks get TUTTI_PEER_LEFT where they need this one. It is still to be destroyed. */
+/* Leaves the communicator. Pending and later calls fail with TUTTI_CLOSED. Any thread may call it,
+ * also while others use the communicator or wait (other libraries call this abort), and again. The
+ * other ranks get TUTTI_PEER_LEFT where they need this rank. The handle must still be destroyed. */
 int tutti_close(tutti_comm_t comm);
-/* The same, because of an error, which `error` tells in the program's words (one line, of which 400
- * bytes count): the other ranks' error texts show it, and tutti-run names this rank as the one that
- * failed first. NULL or "": tutti_close(). */
+/* The same because of an error, which `error` describes in the program's words: one line, of which
+ * 400 bytes are used. The other ranks' error texts show it, and tutti-run names this rank as the
+ * first that failed. With NULL or "" this is tutti_close(). */
 int tutti_close_because(tutti_comm_t comm, const char* error);
-/* tutti_close(), and gives the handle back. NULL is fine. */
+/* Closes the communicator and releases its handle. NULL is allowed. */
 void tutti_destroy(tutti_comm_t comm);
 
-/* -1 and an error text if comm is NULL. */
+/* Returns this rank, or -1 and an error text if comm is NULL. */
 int tutti_rank(tutti_comm_t comm);
-/* How many ranks there are; -1 and an error text if comm is NULL. */
+/* Returns the number of ranks, or -1 and an error text if comm is NULL. */
 int tutti_size(tutti_comm_t comm);
-/* Among the ranks of this host. */
+/* Returns this rank's number among the ranks of its host. */
 int tutti_local_rank(tutti_comm_t comm);
-/* Ranks on this host. */
+/* Returns the number of ranks on this host. */
 int tutti_local_size(tutti_comm_t comm);
-/* On how many hosts the ranks are. */
+/* Returns the number of hosts that the ranks run on. */
 int tutti_hosts(tutti_comm_t comm);
-/* "shm" and so on, good until comm is destroyed; NULL if comm is. */
+/* Returns the backend, such as "shm", valid until comm is destroyed; NULL if comm is NULL. */
 const char* tutti_backend(tutti_comm_t comm);
 
-/* Collective: the ranks of one color, ordered by (key, rank); a negative color gets NULL. */
+/* Collective. Makes one communicator for the ranks of each color, ordered by (key, rank). A rank
+ * with a negative color gets NULL. */
 int tutti_split(tutti_comm_t comm, int color, int key, tutti_comm_t* part);
-/* After a loss: the survivors, in old order. The old communicator is then only to be destroyed. */
+/* Makes a communicator of the survivors after a loss, in their old order. The old communicator can
+ * then only be destroyed. */
 int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
 
 /* --- operations --- */
 
 /* --- the blocking fast path --- */
 
-/* For what the program waits for anyway, such as a loss: in shared memory nothing is negotiated and
- * no thread is woken, and a small one takes about a microsecond instead of some five. For that
- * every rank makes these calls, whatever their kinds, in one order, as with MPI; ranks whose calls
- * differ in kind, name, count, dtype, op, root or rows all get TUTTI_MISMATCH. Every other call
- * without a `work` waits too, but is matched by name like those with one.
- * `rows`: the same list of one number a rank on all ranks, or NULL for equal parts. */
+/* For results that the program waits for anyway, such as a loss. In shared memory nothing is
+ * negotiated and no thread is woken: a small operation takes about a microsecond instead of some
+ * five. In return, every rank must make these calls, whatever their kinds, in one order, as with
+ * MPI. Ranks whose calls differ in kind, name, count, dtype, op, root or rows all get
+ * TUTTI_MISMATCH. Other calls without a `work` also wait, but are matched by name. `rows`: one
+ * number per rank, the same list on all ranks; NULL: equal parts. This one reduces in place. */
 int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                              int op);
-/* Out of place; the input is only read. */
+/* Reduces out of place. The input is only read. */
 int tutti_allreduce_blocking_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                                   const tutti_tensor_t* output, int op);
-/* The same for one number, in place. */
+/* Reduces one number in place. */
 int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, int op);
-/* In place: root's contents to all. */
+/* Broadcasts root's contents to all ranks, in place. */
 int tutti_broadcast_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                              int root);
-/* The output counts at root only, may be NULL elsewhere, and may be the input. */
+/* Reduces to root. Other ranks' output is not used and may be NULL. The output may be the input. */
 int tutti_reduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                           const tutti_tensor_t* output, int root, int op);
-/* The ranks' rows one after another; the input may be this rank's part of the output. */
+/* Gathers the ranks' rows one after another. The input may be this rank's part of the output. */
 int tutti_allgather_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                              const tutti_tensor_t* output, const int64_t* rows);
-/* The same at root only; the output may be NULL elsewhere. */
+/* Gathers at root only. The output may be NULL on other ranks. */
 int tutti_gather_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                           const tutti_tensor_t* output, int root, const int64_t* rows);
-/* The input counts at root only and may be NULL elsewhere. */
+/* Scatters root's input. The input may be NULL on other ranks. */
 int tutti_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                            const tutti_tensor_t* output, int root, const int64_t* rows);
-/* This rank's share of the reduced rows. */
+/* Returns this rank's share of the reduced rows. */
 int tutti_reduce_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                                   const tutti_tensor_t* output, int op, const int64_t* rows);
-/* Equal parts of the rows to every rank. */
+/* Sends an equal part of the rows to every rank. */
 int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                             const tutti_tensor_t* output);
-/* Returns when all ranks came. */
+/* Returns when all ranks have called it. */
 int tutti_barrier_blocking(tutti_comm_t comm);
-/* Point to point: the n-th of these sends from one rank to another meets the n-th of these receives
- * there, by the same name. A send may last until the other rank receives. */
+/* Sends to one rank. The n-th of these sends from one rank to another matches the n-th of these
+ * receives there, by the same name. A send may block until the other rank receives. */
 int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to);
-/* The other side: fills the tensor, of the dtype and as many elements as rank `from` sends. */
+/* Receives from rank `from`. The tensor must have the dtype and element count that are sent. */
 int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                         int from);
-/* Both at the same time, as MPI_Sendrecv. The two have names of their own and share no memory. If
- * either fails, the error comes when both are over. */
+/* Sends and receives at the same time, like MPI_Sendrecv. The two have their own names and share no
+ * memory. If either fails, the error is returned when both are over. */
 int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
                             int to, const char* recv_name, const tutti_tensor_t* output, int from);
 
 /* --- bytes, waited for and matched by name --- */
 
-/* Root's bytes to all, of whatever number: what the others give counts nothing and may be NULL. One
- * part. The result is to be released. NULL for bytes at the root is an error on every rank. */
+/* Broadcasts root's bytes, of any number, as one part. The bytes of other ranks are ignored and may
+ * be NULL. The caller releases the result. NULL for bytes at root is an error on every rank. */
 int tutti_broadcast_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
                           int root, tutti_bytes_t* result);
-/* The bytes of every rank to all, one part a rank. The result is to be released. */
+/* Gathers all ranks' bytes on every rank, one part per rank. The caller releases the result. */
 int tutti_allgather_bytes(tutti_comm_t comm, const char* name, const void* bytes, size_t size,
                           tutti_bytes_t* result);
-/* How many parts there are; 0 if bytes is NULL. */
+/* Returns the number of parts, or 0 if bytes is NULL. */
 size_t tutti_bytes_parts(tutti_bytes_t bytes);
-/* A part and its size, good until they are released; NULL and an error text for a part that is not
- * there. `size` may be NULL. */
+/* Returns a part and its size, valid until the bytes are released. Returns NULL and an error text
+ * if there is no such part. `size` may be NULL. */
 const void* tutti_bytes_part(tutti_bytes_t bytes, size_t part, size_t* size);
-/* NULL is fine. */
+/* Releases the bytes. NULL is allowed. */
 void tutti_bytes_release(tutti_bytes_t bytes);
 
 /* --- matched by name --- */
 
-/* Looks a name up once, for loops over many small tensors. Shape and dtype are `like`'s, whose data
- * may be NULL. The handle is the communicator's and dies with it; asked for again, it is the same.
- */
+/* Looks a name up once, for loops over many small tensors. Shape and dtype are those of `like`,
+ * whose data may be NULL. The communicator owns the handle. A name always gives the same handle. */
 int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
                   tutti_name_t* handle);
-/* In place. `options`: NULL for the mean. */
+/* Reduces in place. NULL for `options` means the mean. */
 int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
                              const tutti_reduce_options_t* options, tutti_work_t* work);
 
-/* All other kinds by a handle, into the caller's memory. The input must have the declared shape,
- * or, of kinds that know no rows, as many elements. */
+/* The following calls start all other kinds by a handle, with results in the caller's memory. The
+ * input must have the declared shape, or for kinds without rows the declared element count. */
 /* See tutti_allgather_into. */
 int tutti_allgather_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
                              const tutti_tensor_t* output, tutti_work_t* work);
@@ -354,74 +355,76 @@ int tutti_recv_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tens
 /* See tutti_barrier. */
 int tutti_barrier_declared(tutti_comm_t comm, tutti_name_t handle, tutti_work_t* work);
 
-/* In place. */
+/* Reduces in place. */
 int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int op,
                     tutti_work_t* work);
-/* From input to output, which may be the same. */
+/* Reduces from input to output, which may be the same. */
 int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_tensor_t* output, const tutti_reduce_options_t* options,
                          tutti_work_t* work);
-/* All or none: no member is reduced before every member is there on every rank. */
+/* Reduces several tensors in place. None is reduced before every one is ready on every rank. */
 int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count,
                             const tutti_reduce_options_t* options, tutti_work_t* work);
-/* The same out of place; inputs are only read. */
+/* The same out of place. Inputs are only read. */
 int tutti_grouped_allreduce_with(tutti_comm_t comm, const char* group, const char* const* names,
                                  const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
                                  size_t count, const tutti_reduce_options_t* options,
                                  tutti_work_t* work);
-/* In place: root's contents to all. */
+/* Broadcasts root's contents to all ranks, in place. */
 int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int root,
                     tutti_work_t* work);
-/* Root's input, which may be NULL elsewhere and is only read, to the outputs of all. */
+/* Broadcasts root's input to the outputs of all ranks. The input is only read, and may be NULL on
+ * other ranks. */
 int tutti_broadcast_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_tensor_t* output, int root, tutti_work_t* work);
-/* The output counts at root only and may be NULL elsewhere. */
+/* Reduces to root. Other ranks' output is not used and may be NULL. */
 int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                  const tutti_tensor_t* output, int root, int op, tutti_work_t* work);
 
-/* The result is the work's output 0; its first extent is known when it is done. */
+/* Gathers the ranks' rows as output 0. Its first extent is known when the work is done. */
 int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                     tutti_work_t* work);
-/* The same into the caller's memory, whose rows must be the sum of all. */
+/* The same into the caller's memory, which must have as many rows as all inputs together. */
 int tutti_allgather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_tensor_t* output, tutti_work_t* work);
-/* Output i is that of tensor i. */
+/* Gathers several tensors. Output i is that of tensor i. */
 int tutti_grouped_allgather(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count, tutti_work_t* work);
-/* Into the caller's memory: tensor i of each list belongs together. */
+/* The same into the caller's memory: outputs[i] is for inputs[i]. */
 int tutti_grouped_allgather_into(tutti_comm_t comm, const char* group, const char* const* names,
                                  const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
                                  size_t count, tutti_work_t* work);
-/* The sum (or average) of sparse rows: `indices` i64[k], `values` [k, ...]. Output 0 the indices,
- * output 1 the values of all ranks in rank order; equal indices are not merged. */
+/* Reduces sparse rows to their sum or average: `indices` i64[k], `values` [k, ...]. Outputs 0 and 1
+ * are the indices and values of all ranks, in rank order. Equal indices are not merged. */
 int tutti_sparse_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* indices,
                            const tutti_tensor_t* values, int op, tutti_work_t* work);
-/* Output at root; no rows elsewhere. */
+/* Gathers rows as output 0 at root. The output has no rows on other ranks. */
 int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
                  tutti_work_t* work);
-/* The input counts at root only and may be NULL elsewhere. `rows`: one number a rank, or NULL for
- * equal parts. */
+/* Scatters root's input. The input may be NULL on other ranks. `rows` has one number per rank; NULL
+ * means equal parts. */
 int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
                   const int64_t* rows, tutti_work_t* work);
-/* Output 0 is this rank's share of the rows; `rows` deals them, NULL: equal parts. */
+/* Reduces rows; output 0 is this rank's share. `rows`: one number per rank; NULL: equal parts. */
 int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_reduce_options_t* options, const int64_t* rows,
                          tutti_work_t* work);
-/* In equal parts; output i is that of tensor i. */
+/* Reduces and scatters several tensors in equal parts. Output i is that of tensor i. */
 int tutti_grouped_reduce_scatter(tutti_comm_t comm, const char* group, const char* const* names,
                                  const tutti_tensor_t* tensors, size_t count,
                                  const tutti_reduce_options_t* options, tutti_work_t* work);
-/* Into the caller's memory. */
+/* The same into the caller's memory. */
 int tutti_grouped_reduce_scatter_into(tutti_comm_t comm, const char* group,
                                       const char* const* names, const tutti_tensor_t* inputs,
                                       const tutti_tensor_t* outputs, size_t count,
                                       const tutti_reduce_options_t* options, tutti_work_t* work);
-/* `splits`: rows to each rank, or NULL for equal parts. */
+/* Exchanges rows between all ranks. `splits`: number of rows for each rank; NULL: equal parts. */
 int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                    const int64_t* splits, tutti_work_t* work);
 
-/* The last four into the caller's memory, whose rows must be as many as come; gather: at root. */
+/* These are the last four kinds into the caller's memory, which must have exactly as many rows as
+ * arrive. A gather needs it at root only. */
 int tutti_gather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                       const tutti_tensor_t* output, int root, tutti_work_t* work);
 /* See tutti_gather_into. */
@@ -436,158 +439,158 @@ int tutti_reduce_scatter_into(tutti_comm_t comm, const char* name, const tutti_t
 int tutti_alltoall_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                         const tutti_tensor_t* output, const int64_t* splits, tutti_work_t* work);
 
-/* Matched by name between the two ranks. */
+/* Sends to one rank. A send and a receive are matched by name between the two ranks. */
 int tutti_send(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to,
                tutti_work_t* work);
-/* Into the tensor, whose dtype and count are the sender's. */
+/* Receives into the tensor, whose dtype and number of elements must be the sender's. */
 int tutti_recv(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int from,
                tutti_work_t* work);
-/* From whichever rank sends this name here; tutti_work_source() says which. Of several sends one is
- * taken, the others wait for the next receive. */
+/* Receives from any rank that sends this name here; tutti_work_source() returns which. One send is
+ * taken; others wait for the next receive. */
 int tutti_recv_any(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                    tutti_work_t* work);
-/* Done when all ranks came. */
+/* The work is done when all ranks have called this. */
 int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work);
-/* This rank is out of data: the others' averages divide by those that are left. Done when all have
- * joined; output 0 is an i64 scalar, the last rank to join. */
+/* Says that this rank has no more data: averages then divide by the number of ranks that have not
+ * joined. Done when all ranks have joined; output 0 is an i64 scalar, the last rank to join. */
 int tutti_join(tutti_comm_t comm, tutti_work_t* work);
 
 /* --- works --- */
 
-/* Gives the operation's own status; may be called again. */
+/* Waits for the operation and returns its status. It may be called again. */
 int tutti_work_wait(tutti_work_t work);
-/* TUTTI_TIMEOUT when the seconds pass; the operation goes on. */
+/* The same, but returns TUTTI_TIMEOUT after the seconds have passed. The operation goes on. */
 int tutti_work_wait_for(tutti_work_t work, double seconds);
-/* 1 or 0; -1 if work is NULL. Never blocks. */
+/* Returns 1 if the operation is over and 0 if not, or -1 if work is NULL. Never blocks. */
 int tutti_work_done(tutti_work_t work);
-/* Makes a stream of a device wait instead of the host; the first time for a name the host waits
- * too. Of host memory it is tutti_work_wait. Errors are seen by tutti_work_wait. */
+/* Makes a stream of a device wait instead of the host. The first time for a name the host waits,
+ * too. For host memory this is tutti_work_wait. Errors are returned by tutti_work_wait. */
 int tutti_work_wait_on(tutti_work_t work, void* stream);
-/* Calls callback(context, status) once when the operation is over: at once and on this thread if it
- * is, else on a thread of the communicator's own, one after another. Unless status is TUTTI_OK,
- * tutti_last_error() has its text there. No wait inside it (TUTTI_CALLBACK). If this call fails the
- * callback never comes. Good after tutti_work_release too. */
+/* Calls callback(context, status) once when the operation is over. If it is over already, the
+ * callback runs now on this thread; otherwise a thread of the communicator runs such callbacks one
+ * after another. If status is not TUTTI_OK, tutti_last_error() describes it inside the callback. A
+ * callback must not wait; waiting returns TUTTI_CALLBACK. If tutti_work_then itself fails, the
+ * callback is never called. The work may be released before the callback runs. */
 int tutti_work_then(tutti_work_t work, void (*callback)(void* context, int status), void* context);
-/* Waits; the memory is good until the work is released. */
+/* Waits and returns an output. Its memory is valid until the work is released. */
 int tutti_work_output(tutti_work_t work, size_t index, tutti_tensor_t* output);
-/* Waits; rows that came from each rank (allgather, alltoall). Writes at most `capacity` numbers and
- * the whole number of them into *count. */
+/* Waits and returns the number of rows that came from each rank (allgather, alltoall). Writes at
+ * most `capacity` numbers, and the full count of numbers into *count. */
 int tutti_work_received(tutti_work_t work, int64_t* rows, size_t capacity, size_t* count);
-/* Waits; of a receive: the rank that sent; -1 of anything else. */
+/* Waits and returns the rank that sent, for a receive. Returns -1 for other operations. */
 int tutti_work_source(tutti_work_t work, int* source);
-/* Does not cancel. NULL is fine. */
+/* Releases the handle. This does not cancel the operation. NULL is allowed. */
 void tutti_work_release(tutti_work_t work);
 
 /* --- memory that the ranks of a host reach --- */
 
-/* Zeroed memory, 4096-byte aligned, that collectives read and write where it is if the backend
- * shares memory. This rank's own business: ranks need not ask alike. */
+/* Allocates zeroed memory, 4096-byte aligned. If the backend shares memory, collectives read and
+ * write it directly. Each rank decides for itself; ranks need not allocate the same. */
 int tutti_allocate(tutti_comm_t comm, int64_t bytes, tutti_region_t* region);
-/* NULL and an error text if region is NULL. */
+/* Returns the memory's address, or NULL and an error text if region is NULL. */
 void* tutti_region_data(tutti_region_t region);
-/* What another process, or a device's library, needs to map it. Set struct_size first. */
+/* Describes how other processes, or a device's library, map the memory. Set struct_size first. */
 typedef struct tutti_region_handle {
-  size_t struct_size; /* of this program's headers */
-  int32_t kind;       /* 0: nobody can; 1: threads of this process; 2: who gets the descriptor */
+  size_t struct_size; /* sizeof(tutti_region_handle_t) */
+  int32_t kind;       /* 0: nobody can map it; 1: this process's threads; 2: descriptor holders */
   int32_t descriptor; /* borrowed from the region; -1: none */
-  uint64_t offset;    /* kind 1: the address; kind 2: in the descriptor's file, in bytes */
-  uint64_t bytes;     /* from there on */
+  uint64_t offset;    /* kind 1: the address; kind 2: bytes into the descriptor's file */
+  uint64_t bytes;     /* from the offset on */
 } tutti_region_handle_t;
-/* Fills what fits. */
+/* Fills as many fields as struct_size allows. */
 int tutti_region_export(tutti_region_t region, tutti_region_handle_t* handle);
-/* An operation that uses it and is pending fails on this rank with TUTTI_INVALID_ARGUMENT; the
- * memory stays until it is over. NULL is fine. May come after tutti_destroy(). */
+/* Frees the memory. A pending operation that uses it fails on this rank (TUTTI_INVALID_ARGUMENT),
+ * and the memory stays until that is over. NULL is allowed. It may come after tutti_destroy(). */
 void tutti_region_free(tutti_region_t region);
 
 /* --- arenas --- */
 
-/* Gradient arrays in one block of the library's memory, for a trainer that keeps no arrays of its
- * own: where the ranks share memory, each reduces its part of every array straight in the arenas of
- * all, and nothing is packed or copied. Start from TUTTI_ARRAY, and set what is said before its
- * strides; the rest may stay as it is. */
+/* Describes a gradient array in an arena, one block of the library's memory, for a trainer that has
+ * no arrays of its own. If the ranks share memory, each rank reduces its part of every array
+ * directly in all ranks' arenas, and nothing is packed or copied. Start from TUTTI_ARRAY and set
+ * the fields before `strides`; the others may keep their values. */
 typedef struct tutti_array {
-  size_t struct_size;                  /* of this program's headers */
-  const char* name;                    /* matched over the ranks; copied */
+  size_t struct_size;                  /* sizeof(tutti_array_t) */
+  const char* name;                    /* matched over the ranks; the text is copied */
   int32_t dtype;                       /* enum tutti_dtype */
   int32_t dimensions;                  /* 0 to TUTTI_MAX_DIMENSIONS */
   int64_t shape[TUTTI_MAX_DIMENSIONS]; /* extents, of which `dimensions` count */
-  const int64_t* strides;  /* in elements, one a dimension, of a dense layout; NULL: row-major */
+  const int64_t* strides;  /* in elements, one per dimension, of a dense layout; NULL: row-major */
   int32_t device;          /* enum tutti_device, one for all; TUTTI_CUDA: peer or nccl only */
   int32_t device_index;    /* from 0, among the device's kind */
   int32_t may_be_left_out; /* 1: see tutti_arena_leave_out */
   int32_t reserved;        /* 0 */
 } tutti_array_t;
 
-/* A scalar of f32: what an array of an arena begins as. */
+/* The initial value of a tutti_array_t: an f32 scalar. */
 #define TUTTI_ARRAY \
   { sizeof(tutti_array_t), NULL, TUTTI_F32, 0, {0}, NULL, TUTTI_CPU, 0, 0, 0 }
 
-/* Every rank makes the same arenas in the same order. Texts and numbers are copied. The arrays
- * begin as zeros. `options`: NULL for the mean. The arena must be destroyed before its
- * communicator. */
+/* Creates an arena of zeroed arrays; texts and numbers are copied. Every rank makes the same arenas
+ * in the same order. NULL for `options` means the mean. Destroy it before its communicator. */
 int tutti_arena_create(tutti_comm_t comm, const tutti_array_t* arrays, size_t count,
                        const tutti_reduce_options_t* options, tutti_arena_t* arena);
-/* Waits for what is on its way. NULL is fine. */
+/* Waits for the reductions under way and frees the arena. NULL is allowed. */
 void tutti_arena_destroy(tutti_arena_t arena);
-/* An array's memory, 64-byte aligned, good until the arena is destroyed. Its strides are those that
- * it was described with. */
+/* Returns an array's memory, 64-byte aligned and valid until the arena is destroyed. Its strides
+ * are those of the tutti_array_t. */
 int tutti_arena_array(tutti_arena_t arena, const char* name, tutti_tensor_t* array);
-/* This rank's gradient is complete, on a device once its default stream comes to where it is now:
- * starts its reduction; not to be written before tutti_arena_wait. Any order, any thread. */
+/* Says that this rank's gradient is complete and starts its reduction. For a device it is complete
+ * when the device's default stream has done the work enqueued so far. The array must not be written
+ * before tutti_arena_wait. Arrays may become ready in any order and from any thread. */
 int tutti_arena_ready(tutti_arena_t arena, const char* name);
-/* This rank has no gradient of this array in this step: instead of tutti_arena_ready. The array
- * takes part with zeros, and averages still divide by all ranks. Only for one that
- * may_be_left_out, of a sum or an average. */
+/* Call this instead of tutti_arena_ready if this rank has no gradient for this array in this step.
+ * The array takes part with zeros, and averages still divide by the number of all ranks. It must
+ * have may_be_left_out set, and the reduction must be a sum or an average. */
 int tutti_arena_leave_out(tutti_arena_t arena, const char* name);
-/* Every array holds its result, and a new step begins. TUTTI_INVALID_ARGUMENT names an array that
- * was neither ready nor left out; it can still be. */
+/* Waits until every array holds its result, and begins a new step. TUTTI_INVALID_ARGUMENT names an
+ * array that was neither ready nor left out; it can still become ready. */
 int tutti_arena_wait(tutti_arena_t arena);
-/* The same, for so many seconds: then TUTTI_TIMEOUT and *goes_on (may be NULL) is 1, which it else
- * is not: the step is still open, and may be waited for again. */
+/* The same for at most this many seconds. After TUTTI_TIMEOUT *goes_on is 1, and the step may be
+ * waited for again. Otherwise *goes_on is 0. `goes_on` may be NULL. */
 int tutti_arena_wait_for(tutti_arena_t arena, double seconds, int* goes_on);
-/* *used: 1 if any rank had this array in the last step, 0 if all left it out. */
+/* Sets *used to 1 if any rank had this array's gradient in the last step, and otherwise to 0. */
 int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
 
 /* --- statistics --- */
 
-/* Since the communicator was made. Set struct_size first: the library fills as much as fits. */
+/* Counts since the communicator was made. Set struct_size first; the library fills what fits. */
 typedef struct tutti_statistics {
-  size_t struct_size;            /* of this program's headers */
-  uint64_t operations;           /* works and blocking calls that ended */
-  uint64_t tensors;              /* of allreduces; a blocking call in shared memory is one */
-  uint64_t buckets;              /* fused buckets, and other replayed operations, launched */
-  uint64_t replayed_buckets;     /* of these, without negotiation */
+  size_t struct_size;            /* sizeof(tutti_statistics_t) */
+  uint64_t operations;           /* works and blocking calls that are over */
+  uint64_t tensors;              /* of allreduces; a blocking call in shared memory counts as one */
+  uint64_t buckets;              /* launched fused buckets and other replayed operations */
+  uint64_t replayed_buckets;     /* buckets of these that needed no negotiation */
   uint64_t vetoed_buckets;       /* replayed ones that were dropped and renegotiated */
-  uint64_t data_messages;        /* sent by this rank, as are the following three */
-  uint64_t data_bytes;           /* in them */
-  uint64_t control_messages;     /* negotiation, and the transport's own */
-  uint64_t control_bytes;        /* in them */
+  uint64_t data_messages;        /* sent by this rank, like the next three */
+  uint64_t data_bytes;           /* in the data messages */
+  uint64_t control_messages;     /* of the negotiation and of the transport */
+  uint64_t control_bytes;        /* in the control messages */
   uint64_t wakeups;              /* of the background thread */
   uint64_t allocations;          /* on the data path */
-  double wait_seconds;           /* that callers spent waiting */
-  double exposed_seconds;        /* of these, while data moved */
-  double skew_seconds;           /* of these, while other ranks were still missing */
+  double wait_seconds;           /* time that callers spent waiting */
+  double exposed_seconds;        /* part of wait_seconds in which data moved */
+  double skew_seconds;           /* part of wait_seconds in which other ranks were missing */
   uint64_t plans_locked;         /* how often replay began */
-  uint64_t predicted_messages;   /* of the replayed buckets, by what their plan says beforehand */
-  uint64_t predicted_bytes;      /* in them */
+  uint64_t predicted_messages;   /* of the replayed buckets, as their plans predict */
+  uint64_t predicted_bytes;      /* in the predicted messages */
   uint64_t negotiation_messages; /* sent by this rank: requests and responses alone */
-  uint64_t caller_runs;          /* waits that drove the engine themselves */
-  uint64_t copied_bytes;         /* of data, into and out of the slots of shared memory */
+  uint64_t caller_runs;          /* waits in which the caller drove the engine itself */
+  uint64_t copied_bytes;         /* copied into and out of the slots of shared memory */
 } tutti_statistics_t;
 
-/* Of this rank. */
+/* Returns this rank's statistics. */
 int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics);
-/* Bytes of the messages that this rank sent to each rank, control and framing included; what ranks
- * read in each other's memory is not among them. Writes at most `capacity` numbers and the whole
- * number of them into *count. */
+/* Returns the bytes of messages that this rank sent to each rank, control and framing included.
+ * Memory that ranks read directly from each other is not counted. Writes at most `capacity`
+ * numbers, and the full count of numbers into *count. */
 int tutti_get_bytes_to_peers(tutti_comm_t comm, uint64_t* bytes, size_t capacity, size_t* count);
 
-/* A Chrome trace of what the ranks do. Every rank stops it; rank 0 then writes the file. */
+/* Starts a Chrome trace of the operations. Every rank must stop it; rank 0 then writes the file. */
 int tutti_start_timeline(tutti_comm_t comm, const char* file);
 /* See tutti_start_timeline(). */
 int tutti_stop_timeline(tutti_comm_t comm);
-/* A span of the program's own in the timeline, in seconds of CLOCK_MONOTONIC. Nothing if there is
- * no timeline. */
+/* Adds a span to the timeline, in seconds of CLOCK_MONOTONIC. Does nothing without a timeline. */
 int tutti_timeline_span(tutti_comm_t comm, const char* name, double begin, double end);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-// The C interface: checks what C cannot, translates values, lets the Communicator do the rest.
+// The C interface checks what a C compiler cannot, translates values and leaves the rest to the
+// Communicator.
 
 #include <fmt/format.h>
 

@@ -13,7 +13,8 @@
 #include "tutti/base/error.h"
 #include "tutti/core/communicator.h"
 
-// What stands behind the handles of the C interface, and its values as those of the library.
+// The structs behind the handles of the C interface, and conversions of its values to the
+// library's.
 
 struct tutti_name {
   tutti::TensorHandle handle;
@@ -29,7 +30,7 @@ struct tutti_comm {
 struct tutti_work {
   tutti::Work work;
   std::mutex mutex = {};
-  // Outputs that were handed out: their memory lives as long as the handle. Guarded by mutex.
+  // Outputs that were handed out. Their memory lives as long as the handle. Guarded by mutex.
   std::vector<tutti::Tensor> outputs = {};
 };
 struct tutti_store {
@@ -45,21 +46,21 @@ void need(Pointer pointer, const char* what) {
   if (pointer == nullptr) throw refused(fmt::format("{} must not be NULL", what));
 }
 
-/// These throw Error(invalid_argument) that says what was given and what is wanted; `what` names
-/// it.
+/// These throw Error(invalid_argument), whose text says what was given and what is wanted. `what`
+/// names the argument there.
 Communicator& communicator_of(tutti_comm_t comm);
 DataType dtype_from(int dtype);
 ReduceOp op_from(int op);
 Device device_from(int device, int index, const char* what);
 Shape shape_from(const int64_t* extents, int dimensions, const char* what);
 TensorView view_of(const tutti_tensor_t* tensor, const char* what);
-/// NULL: none.
+/// NULL means no tensor.
 TensorView view_or_none(const tutti_tensor_t* tensor, const char* what);
-/// NULL: none; else as many numbers as there are ranks.
+/// NULL means no numbers; otherwise there is one number per rank.
 std::span<const int64_t> one_per_rank(const Communicator& communicator, const int64_t* numbers);
-/// NULL: the defaults.
+/// NULL means the defaults.
 ReduceOptions options_from(const tutti_reduce_options_t* given);
-/// A view of the library as C has it.
+/// Returns the library's view as a tensor of the C interface.
 tutti_tensor_t tensor_of(const TensorView& view);
 
 }  // namespace tutti::c

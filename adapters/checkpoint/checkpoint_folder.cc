@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "tutti/adapters/checkpoint/durable_file.h"
+#include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/checkpoint/part_reader.h"
 #include "tutti/adapters/checkpoint/stored.h"
 #include "tutti/base/error.h"
@@ -28,13 +29,13 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kDraftSuffix = ".draft";
-// The suffix of a whole checkpoint that another is about to replace. It counts until the new one
-// stands in its place.
+// The suffix of a whole checkpoint that another is about to replace. It counts as the checkpoint
+// until the new one has its name.
 constexpr std::string_view kReplacedSuffix = ".replaced";
 
 std::string file_of_rank(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
-// One line a tensor: what ranks compare.
+// Returns the line about a tensor that ranks compare.
 std::string described(const PlacedTensor& tensor) {
   const auto& placement = tensor.placement;
   return fmt::format("\"{}\" {}{}{}", tensor.name, to_string(tensor.here.dtype()),
@@ -44,8 +45,9 @@ std::string described(const PlacedTensor& tensor) {
                                                      : "");
 }
 
-// What a rank writes: what it alone holds, and of what all hold an equal share by bytes, in the
-// order of the list. Follows from the placements, so each rank knows it of every rank.
+// Returns the parts that a rank writes: all that it alone holds, and an equal share by bytes, in
+// the order of the list, of what all ranks hold. This follows from the placements, so each rank
+// knows the parts of every rank.
 std::vector<FilePart> parts_of_rank(const std::vector<PlacedTensor>& tensors, int size, int rank) {
   int64_t all_bytes = 0, before = 0;  // of replicated tensors
   for (const auto& tensor : tensors)
@@ -78,7 +80,7 @@ std::optional<int64_t> step_of(const std::string& name) {
                        std::numeric_limits<int64_t>::max());
 }
 
-// The step of ".step-12.replaced".
+// Returns the step in a name such as ".step-12.replaced".
 std::optional<int64_t> replaced_step_of(const std::string& name) {
   if (!name.starts_with('.') || !name.ends_with(kReplacedSuffix)) return {};
   return step_of(name.substr(1, name.size() - 1 - kReplacedSuffix.size()));
@@ -91,14 +93,29 @@ bool is_draft(const std::string& name) {
 
 }  // namespace
 
-// What rank 0 has while a checkpoint is written; gone with it, unless it has got its name.
+struct CheckpointFolder::Saving {
+  // A range of elements of a tensor that this rank will write.
+  struct Piece {
+    FilePart part;
+    TensorView here;
+  };
+  int64_t step = 0;
+  std::map<std::string, std::string> words;
+  std::vector<PlacedTensor> tensors;  // only names, placements and types are used after a snapshot
+  std::vector<Piece> pieces;
+  std::string plan;            // must be equal on all ranks
+  std::exception_ptr refused;  // the reason why this rank has no plan
+};
+
+// Rank 0's draft of a checkpoint while it is written. The destructor removes the draft, unless it
+// was renamed.
 struct CheckpointFolder::Draft {
   explicit Draft(const std::string& folder, int64_t step)
       : lock(folder),
         path(fmt::format("{}/.{}{}.{}{}", folder, kStepPrefix, step, random_name(), kDraftSuffix)) {
   }
   ~Draft() {
-    std::error_code left;  // the next save removes what this could not
+    std::error_code left;  // the next save removes what this call could not
     fs::remove_all(path, left);
   }
   Draft(const Draft&) = delete;
@@ -120,7 +137,7 @@ CheckpointFolder::~CheckpointFolder() {
   try {
     wait();
   } catch (const std::exception&) {
-    // Who wants to know calls wait().
+    // A caller who needs the error calls wait().
   }
 }
 
@@ -128,8 +145,8 @@ std::string CheckpointFolder::place_of(int64_t step) const {
   return fmt::format("{}/{}{}", folder_, kStepPrefix, step);
 }
 
-// The name of a checkpoint that is about to be removed. It is a draft's name, and it is free
-// because drafts are removed first.
+// Returns the name of a checkpoint that is about to be removed. It is a draft's name, and it is
+// free because drafts are removed first.
 std::string CheckpointFolder::old_place_of(int64_t step) const {
   return fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, step, kDraftSuffix);
 }
@@ -140,7 +157,7 @@ std::string CheckpointFolder::replaced_place_of(int64_t step) const {
 
 CheckpointFolder::Texts CheckpointFolder::agree(const std::string& phase,
                                                 const std::function<std::string()>& work) {
-  // An error travels as its number behind a letter, an ordinary text behind another.
+  // A text begins with '+'. An error begins with '-', followed by its number.
   std::string own;
   try {
     own = "+" + work();
@@ -175,7 +192,8 @@ CheckpointFolder::Texts CheckpointFolder::agree(const std::string& phase,
   return texts;
 }
 
-// What ranks must say alike of a save. Throws where this rank's part of it cannot be saved.
+// Returns the properties of a save that must be equal on all ranks. Throws if this rank's part of
+// it cannot be saved.
 std::string CheckpointFolder::plan_of(int64_t step, const std::vector<PlacedTensor>& tensors,
                                       const std::map<std::string, std::string>& words) const {
   if (step < 0) throw Error(ErrorCode::invalid_argument, "a step below 0");
@@ -195,7 +213,7 @@ std::string CheckpointFolder::plan_of(int64_t step, const std::vector<PlacedTens
   return list;
 }
 
-// Asks nothing of other ranks: write() does, which tells all of them where one could not.
+// Sends nothing to other ranks. If a rank cannot save, write() makes that known to all of them.
 CheckpointFolder::Saving CheckpointFolder::prepare(
     int64_t step, const std::vector<PlacedTensor>& tensors,
     const std::map<std::string, std::string>& words) {
@@ -221,10 +239,10 @@ CheckpointFolder::Saving CheckpointFolder::prepare(
   return saving;
 }
 
-// Puts copies in this rank's own memory in the place of pieces: of all, or of what a device holds.
-// Where that fails the other ranks hear of it from agree_on_plan().
+// Replaces pieces by copies in this rank's host memory: all pieces, or only those on a device. If
+// that fails, the other ranks learn it in agree_on_plan().
 void CheckpointFolder::take_snapshot(Saving& saving, bool of_all) try {
-  const auto is_copied = [&](const Piece& piece) {
+  const auto is_copied = [&](const Saving::Piece& piece) {
     return of_all || piece.here.device().kind != DeviceKind::cpu;
   };
   int64_t bytes = 0;
@@ -282,7 +300,7 @@ void CheckpointFolder::save_in_background(int64_t step, const std::vector<Placed
   try {
     background_ = std::async(std::launch::async, [this, shared] { write(*shared); });
   } catch (const std::system_error&) {
-    write(*shared);  // the system gives no thread, and the other ranks wait for this rank's part
+    write(*shared);  // there is no thread, and the other ranks wait for this rank's part
   }
   note_saved(begin);
 }
@@ -348,7 +366,7 @@ void CheckpointFolder::finish(const Saving& saving, const Texts& reports,
     std::vector<uint64_t> numbers(parts.size() + 1);
     const auto name = file_of_rank(rank);
     struct stat about {};
-    // A folder of the same name on each host is not one folder.
+    // The file is missing if each host has a folder of its own under this name.
     if (report.size() != numbers.size() * sizeof(uint64_t) ||
         ::stat((draft + "/" + name).c_str(), &about) != 0)
       throw Error(ErrorCode::io, fmt::format("the part of rank {} is not in \"{}\"; take a folder "
@@ -388,7 +406,7 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   return found;
 }
 
-// Under a draft's name first, so that none is seen half.
+// Removes old checkpoints. They are first renamed to drafts, so that no reader sees half of one.
 void CheckpointFolder::remove_old() const {
   const auto all = steps();
   for (size_t i = 0; i + static_cast<size_t>(options_.keep) < all.size(); ++i)
@@ -396,8 +414,8 @@ void CheckpointFolder::remove_old() const {
   remove_drafts();
 }
 
-// The caller holds the folder's lock. A checkpoint that a job left between two renames gets its
-// name back. One that was replaced becomes a draft by one rename, so that nobody sees half of it.
+// Requires the folder's lock. Gives a checkpoint that a job left between two renames its name back.
+// A checkpoint that was replaced becomes a draft by one rename, so that no reader sees half of it.
 void CheckpointFolder::settle_replaced() const {
   remove_drafts();
   for (const int64_t step : steps()) {
@@ -408,7 +426,7 @@ void CheckpointFolder::settle_replaced() const {
   remove_drafts();
 }
 
-// With the folder's lock held, so they are of jobs that ended.
+// Requires the folder's lock, so these drafts are of jobs that have ended.
 void CheckpointFolder::remove_drafts() const {
   std::vector<fs::path> drafts;
   std::error_code status;

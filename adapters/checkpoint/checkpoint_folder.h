@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -11,101 +12,91 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/checkpoint/manifest.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
 
-/// How a folder of checkpoints is kept.
+/// Options of a folder of checkpoints.
 struct CheckpointOptions {
-  int keep = 2;  // whole checkpoints; older ones go when a newer one is whole
+  int keep = 2;  // number of whole checkpoints; older ones are removed when a newer one is whole
 };
 
-/// Which checkpoint is loaded, and whether all of it.
+/// Selects the checkpoint to load, and says whether it may be loaded partly.
 struct LoadOptions {
-  std::optional<int64_t> step = std::nullopt;  // none: the newest whole one
-  bool partly = false;                         // whether it may hold tensors that nobody asked for
-  /// It is called with the words before any tensor is changed. If it throws, load() throws that
+  std::optional<int64_t> step = std::nullopt;  // none: the newest whole checkpoint
+  bool partly = false;  // the checkpoint may hold tensors that are not loaded
+  /// load() calls it with the words before it changes any tensor. If it throws, load() throws that
   /// error on all ranks.
   std::function<void(const std::map<std::string, std::string>& words)> check = {};
 };
 
-/// What saving has cost this rank so far.
+/// The cost of saving on this rank so far.
 struct CheckpointStatistics {
-  int64_t saves = 0;        // that ended, or were begun in the background
-  int64_t bytes = 0;        // of tensors that fell to this rank to write, failed saves' included
+  int64_t saves = 0;        // that ended, or that began in the background
+  int64_t bytes = 0;        // of tensors that this rank had to write, failed saves included
   double held_seconds = 0;  // until save() or save_in_background() returned
 };
 
-/// What a checkpoint holds beside tensors.
+/// The contents of a loaded checkpoint beside its tensors.
 struct LoadedCheckpoint {
-  int64_t step = 0;
-  int members = 0;  // ranks that wrote it; 1 for a single file
-  std::map<std::string, std::string> words;
+  int64_t step = 0;                          // that it was saved as
+  int members = 0;                           // ranks that wrote it; 1 for a single file
+  std::map<std::string, std::string> words;  // that save() was given
 };
 
-/// Checkpoints of a job in a folder that all its ranks see: "step-12" holds one safetensors file a
-/// rank and manifest.json. Each rank writes what it alone holds and its share of what all hold.
-/// They are written beside, to the disk, and only then take their name, so a name that is there is
-/// whole, whatever happens to the job. Loads on any number of ranks and into any placement; what
-/// each rank has of its own (Held::own) comes back to the bit on as many ranks, on others as the
-/// mean of all.
-/// save(), load() and wait() are collective; an Error is the same on all ranks and names the rank
-/// that failed, and then nothing was changed: neither the tensors nor the checkpoints that were
-/// there. Used by one thread.
+/// Checkpoints of a job in a folder that all its ranks can access. "step-12" holds one safetensors
+/// file per rank and manifest.json. Each rank writes the tensors that it alone holds, and its share
+/// of those that all ranks hold. A checkpoint is written to the disk under a draft's name and then
+/// renamed, so a checkpoint with its own name is always whole, even if the job is killed. It can be
+/// loaded on any number of ranks and into any placement. Tensors of which each rank has its own
+/// (Held::own) are restored bit for bit on the same number of ranks; on another number each rank
+/// gets the mean of all.
+/// save(), load() and wait() are collective. An Error is the same on all ranks and names the rank
+/// that failed. Then nothing was changed, neither the tensors nor the existing checkpoints. One
+/// thread uses it.
 class CheckpointFolder {
  public:
-  /// The Communicator must outlive it. `folder` is made by the first save; where it is a plain
-  /// safetensors file it can be loaded only. Throws Error(invalid_argument) for keep below 1.
+  /// The Communicator must outlive it. The first save makes `folder`. If `folder` is a plain
+  /// safetensors file, it can only be loaded. Throws Error(invalid_argument) for keep below 1.
   CheckpointFolder(Communicator& comm, std::string folder, const CheckpointOptions& options = {});
-  /// Waits for what save_in_background() began.
+  /// Waits for a save in the background.
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  /// Tensors may live on devices; those are copied into the memory of snapshots first. `words`:
-  /// whatever else is to come back, UTF-8 and equal on all ranks: positions of samplers,
-  /// states of random generators. Throws Error(invalid_argument | mismatch) where ranks name other
-  /// tensors, Error(io) where a rank could not write, or another process writes there.
+  /// Saves a checkpoint. Tensors may be on devices; these are first copied into host memory.
+  /// `words` are other data to restore, such as positions of samplers and states of random
+  /// generators. They are UTF-8 and equal on all ranks. Throws Error(invalid_argument) or
+  /// Error(mismatch) if the ranks' tensors differ, and Error(io) if a rank could not write or
+  /// another process writes into the folder.
   void save(int64_t step, const std::vector<PlacedTensor>& tensors,
             const std::map<std::string, std::string>& words = {});
-  /// The same of a snapshot, which is taken before it returns: a copy of what this rank will write.
-  /// A thread writes it, and asks the other ranks whether they save the same; the caller waits for
-  /// none of them. If the system gives this process no thread, it writes before it returns.
-  /// Throws what the one before threw. The snapshot's memory is kept for the next one.
+  /// The same with a snapshot, a copy of what this rank will write, which is taken before this
+  /// returns. A thread writes it and checks that the other ranks save the same, so the caller does
+  /// not wait for them. If the system has no thread for this process, the checkpoint is written
+  /// before this returns. Throws the error of the previous save in the background. The snapshot's
+  /// memory is kept for the next one.
   void save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
                           const std::map<std::string, std::string>& words = {});
-  /// Until what was begun in the background is whole; throws what it threw.
+  /// Waits until the save in the background is over, and throws its error.
   void wait();
 
-  /// Into the given tensors, each rank what its placement says. Nothing where no checkpoint is.
-  /// Throws Error(corrupt_data) where it is of another model or damaged, Error(io) where a rank
-  /// cannot read. Holds a second copy of the tensors until every rank has read its own.
+  /// Loads a checkpoint into the given tensors; each rank gets the elements that its placement
+  /// names. Returns nothing if there is no checkpoint. Throws Error(corrupt_data) if the checkpoint
+  /// is damaged or of another model, and Error(io) if a rank cannot read it. Holds a second copy of
+  /// the tensors until every rank has read its own.
   std::optional<LoadedCheckpoint> load(const std::vector<PlacedTensor>& tensors,
                                        const LoadOptions& options = {});
 
-  CheckpointStatistics statistics() const { return statistics_; }
+  CheckpointStatistics statistics() const { return statistics_; }  // so far
 
-  /// Of the whole checkpoints there are, ascending, as this rank sees the folder.
+  /// Returns the steps of the whole checkpoints in ascending order, as this rank sees the folder.
   std::vector<int64_t> steps() const;
 
  private:
-  // Some elements of a tensor that this rank will write.
-  struct Piece {
-    FilePart part;
-    TensorView here;
-  };
-  struct Saving {
-    int64_t step = 0;
-    std::map<std::string, std::string> words;
-    std::vector<PlacedTensor>
-        tensors;  // only names, placements and types are used after a snapshot
-    std::vector<Piece> pieces;
-    std::string plan;            // that of the other ranks, too
-    std::exception_ptr refused;  // why this rank has none
-  };
+  struct Saving;
   struct Draft;
   using Texts = std::vector<std::string>;
 
@@ -129,8 +120,8 @@ class CheckpointFolder {
   std::string place_of(int64_t step) const;
   std::string old_place_of(int64_t step) const;
   std::string replaced_place_of(int64_t step) const;
-  /// What `work` says on each rank, on every rank; where it throws on one, an Error that names that
-  /// rank on all.
+  /// Runs `work` on each rank and returns the texts of all ranks. If it throws on a rank, all ranks
+  /// throw an Error that names that rank.
   Texts agree(const std::string& phase, const std::function<std::string()>& work);
 
   Communicator& comm_;
@@ -138,8 +129,8 @@ class CheckpointFolder {
   const CheckpointOptions options_;
   int64_t agreements_ = 0;
   CheckpointStatistics statistics_;
-  std::vector<std::byte> snapshot_;  // kept from save to save: its pages are there
-  std::future<void> background_;     // last, so that it ends before what it reads
+  std::vector<std::byte> snapshot_;  // kept from save to save, so that its pages stay mapped
+  std::future<void> background_;     // last, so that it ends before the members that it reads
 };
 
 }  // namespace tutti

@@ -17,14 +17,15 @@ namespace tutti {
 
 namespace {
 
-// Of a tensor of which each of so many ranks has its own: they lie one behind another.
+// Returns the shape of the stored tensors of several ranks that each have their own.
 Shape shape_of_all(const Shape& own, int64_t ranks) {
   std::vector<int64_t> extents = {ranks};
   extents.insert(extents.end(), own.extents().begin(), own.extents().end());
   return Shape(extents);
 }
 
-// How many ranks' own tensors a checkpoint has where each rank wants its own; 0: one for all.
+// Returns how many ranks' own tensors a checkpoint stores for a tensor of which each rank wants its
+// own. Returns 0 if it stores one tensor for all ranks, and nothing if the shapes do not fit.
 std::optional<int64_t> ranks_with_their_own(const CheckpointEntry& entry, const Shape& wanted) {
   if (entry.shape == wanted) return 0;
   if (entry.shape.rank() > 0 && entry.shape[0] > 0 &&
@@ -33,7 +34,7 @@ std::optional<int64_t> ranks_with_their_own(const CheckpointEntry& entry, const 
   return {};
 }
 
-// Of another model: a tensor that is missing, left over or different.
+// Throws if the checkpoint is of another model: if a tensor is missing, not expected or different.
 void check_wanted(const std::string& place, const Manifest& manifest,
                   const std::vector<PlacedTensor>& tensors, const LoadOptions& options) {
   const auto refuse = [&](const std::string& name, const std::string& what) {
@@ -61,8 +62,9 @@ void check_wanted(const std::string& place, const Manifest& manifest,
       throw refuse(name, "is in it, and nobody asked for it; to leave it out set partly");
 }
 
-// A rank's own tensor: that of its place where as many ranks are there as then, or the one that all
-// had; otherwise the mean of all of them, as an exchange gives, and of whole numbers one of them.
+// Reads a rank's own tensor. If the number of ranks is the same as when it was saved, this is the
+// tensor of the rank with this rank's index. If one tensor was saved for all ranks, it is that one.
+// Otherwise it is the mean of all, as an exchange gives; for integer types it is one of them.
 std::vector<std::byte> read_own(PartFiles& files, const CheckpointEntry& entry,
                                 const PlacedTensor& tensor) {
   const auto& placement = tensor.placement;
@@ -88,7 +90,7 @@ std::vector<std::byte> read_own(PartFiles& files, const CheckpointEntry& entry,
 
 }  // namespace
 
-// As the files hold it.
+// Returns the shape as the files store it.
 Shape stored_shape(const Placement& placement) {
   return placement.held == Held::own ? shape_of_all(placement.shape, placement.axis_size)
                                      : placement.shape;
@@ -116,7 +118,8 @@ void check_placed(const Communicator& comm, const PlacedTensor& tensor) {
   require_present(tensor.name, tensor.here);
 }
 
-// Rank 0's choice: the file or folder, a line feed, and its header or manifest. Empty: none there.
+// Returns rank 0's choice: the file or folder, a line feed, and its header or manifest. Returns ""
+// if there is no checkpoint.
 std::string CheckpointFolder::choose(const LoadOptions& options) const {
   struct stat about {};
   if (::stat(folder_.c_str(), &about) == 0 && S_ISREG(about.st_mode)) {

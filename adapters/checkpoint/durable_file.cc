@@ -49,7 +49,8 @@ void rename_folder(const std::string& from, const std::string& to) {
 
 namespace {
 
-// These errno values come from renameat2 where the kernel or the file system knows no flags.
+// Returns whether the kernel or the file system does not support flags of renameat2, which gives
+// these errno values.
 bool knows_no_flags(int error) {
   return error == EINVAL || error == ENOSYS || error == ENOTSUP || error == EOPNOTSUPP;
 }
@@ -86,7 +87,7 @@ FolderLock::FolderLock(const std::string& folder) {
                             "of its own, or wait for that one",
                             who, folder));
   }
-  // Only a help to who finds the folder locked.
+  // The number is only for the error text of a process that finds the folder locked.
   const auto own = std::to_string(::getpid());
   if (::ftruncate(fd_.get(), 0) == 0 && ::pwrite(fd_.get(), own.data(), own.size(), 0) < 0) return;
 }

@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-/// A file that is written anew and whole on the disk after finish(). What goes wrong is an
-/// Error(io) that names it.
+/// A file that is newly written, and whole on the disk after finish(). Failures are Error(io),
+/// which names the file.
 class DurableFile {
  public:
   explicit DurableFile(const std::string& file);
-  /// All of them; the system takes at most 2 GiB a call.
+  /// Writes all bytes, although the system takes at most 2 GiB per call.
   void write(const void* data, uint64_t bytes);
-  /// Writes out what the system still keeps in memory.
+  /// Writes the data that the system still caches to the disk.
   void finish();
   uint64_t bytes() const { return bytes_; }  // written
 
@@ -24,21 +24,24 @@ class DurableFile {
   uint64_t bytes_ = 0;
 };
 
-/// So that names in the folder are on the disk as well as what they name.
+/// Writes the names in the folder to the disk. Syncing the named files does not do that.
 void sync_folder(const std::string& folder);
 
-/// Renames the folder `from` to `to`, a name that is free.
+/// Renames the folder `from` to `to`. That name must be free.
 void rename_folder(const std::string& from, const std::string& to);
 
-/// Puts the folder `draft` in the place of `name` by one rename, so that a reader sees either the
-/// old folder or the new one. An old folder is then called `draft`. Some file systems (NFS) cannot
-/// exchange two names: there the old folder is called `aside`, and for a moment it alone is there.
+/// Gives the folder `draft` the name `name` by one rename, so that a reader sees either the old
+/// folder or the new one. The old folder is then called `draft`. Some file systems (NFS) cannot
+/// exchange two names. There the old folder is first renamed to `aside`, and for a moment no folder
+/// has the name `name`.
 void put_in_place(const std::string& draft, const std::string& name, const std::string& aside);
 
-/// Of all processes that write into a folder one has it; it goes with the process.
+/// A lock of a folder, which one process at a time can hold to write there. It ends with the
+/// process.
 class FolderLock {
  public:
-  /// Throws Error(io) that names the folder and who is writing there, at once.
+  /// Throws Error(io) at once if the lock is held. The text names the folder and the process that
+  /// writes there.
   explicit FolderLock(const std::string& folder);
 
  private:

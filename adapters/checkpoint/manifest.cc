@@ -25,7 +25,7 @@ Error bad_checkpoint(const std::string& where, const std::string& what) {
   return {ErrorCode::corrupt_data, fmt::format("checkpoint \"{}\": {}", where, what)};
 }
 
-// Out of fractions and 1e99 the JSON library would make integers without a word.
+// The JSON library would silently convert fractions and numbers such as 1e99 to integers.
 int64_t whole_number(const std::string& where, const ManifestJson& value) {
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   const bool fits =
@@ -68,7 +68,7 @@ CheckpointEntry entry_of(const std::string& where, const std::string& name,
   return entry;
 }
 
-// Whether it lies inside its file; the numbers are anybody's.
+// Throws unless the part is inside its file. The numbers come from a file and may be wrong.
 void check_place(const std::string& where, const std::string& name, const CheckpointEntry& entry,
                  const CheckpointPart& part, const Manifest::File& file) {
   const auto bytes = static_cast<uint64_t>(part.range.count() * size_of(entry.dtype));
@@ -96,7 +96,7 @@ void check_parts(const std::string& where, const std::string& name, const Checkp
 void read_files(const std::string& where, const ManifestJson& list, Manifest& manifest) {
   for (const auto& file : list) {
     auto name = file.at("name").get<std::string>();
-    // A manifest points at nothing outside of its own folder.
+    // A manifest must not refer to files outside of its own folder.
     if (name.empty() || name.find('/') != name.npos || name.front() == '.' ||
         name.find('\0') != name.npos)
       throw bad_checkpoint(where, fmt::format("\"{:.60}\" is no name of a file in it", name));
@@ -142,7 +142,7 @@ std::string safetensors_header(const std::vector<FilePart>& parts,
   }
   if (!words.empty()) header[kMetadataName] = words;
   auto text = as_text(header);
-  text.append((8 - text.size() % 8) % 8, ' ');  // so that elements lie where processors like them
+  text.append((8 - text.size() % 8) % 8, ' ');  // aligns the elements to 8 bytes
   const uint64_t length = text.size();
   std::string head(sizeof length, '\0');
   std::memcpy(head.data(), &length, sizeof length);

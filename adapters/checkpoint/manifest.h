@@ -13,12 +13,12 @@
 
 namespace tutti {
 
-/// Some elements of a tensor, where they lie in a checkpoint.
+/// A range of elements of a tensor, and where a checkpoint stores it.
 struct CheckpointPart {
   ElementRange range;
   int file = 0;         // index into Manifest::files
-  uint64_t offset = 0;  // of their first byte in it
-  /// XXH3 of 64 bits over the bytes; none in a file that no manifest came with.
+  uint64_t offset = 0;  // of the range's first byte in the file
+  /// 64-bit XXH3 of the bytes; none for a file without a manifest.
   std::optional<uint64_t> checksum;
 };
 
@@ -26,10 +26,10 @@ struct CheckpointPart {
 struct CheckpointEntry {
   Shape shape;
   DataType dtype = DataType::f32;
-  std::vector<CheckpointPart> parts;  // in order, of all elements once
+  std::vector<CheckpointPart> parts;  // in order; together they hold each element once
 };
 
-/// What a checkpoint holds and where: one file a rank, in safetensors' layout.
+/// The contents of a checkpoint and where they are: one file per rank, in safetensors' layout.
 struct Manifest {
   struct File {
     std::string name;  // in the checkpoint's folder
@@ -37,24 +37,25 @@ struct Manifest {
   };
   int64_t step = 0;
   std::map<std::string, std::string> words;
-  std::vector<File> files;  // by rank of those that wrote
+  std::vector<File> files;  // by the rank that wrote it
   std::map<std::string, CheckpointEntry> tensors;
 
-  /// JSON with a checksum of its own. Names and words that are not UTF-8: Error(invalid_argument).
+  /// Returns JSON with a checksum of its own. Throws Error(invalid_argument) for names and words
+  /// that are not UTF-8.
   std::string to_text() const;
-  /// Throws Error(corrupt_data) that names `where` and what is wrong; what it returns holds
-  /// together: parts make up whole tensors and lie inside their files.
+  /// Reads the text of a manifest. Throws Error(corrupt_data), which names `where` and what is
+  /// wrong. The result is consistent: parts make up whole tensors and are inside their files.
   static Manifest parse(const std::string& where, std::string_view text);
-  /// Of a plain safetensors file, from its header: `file_bytes` long, beginning with `head` (as
-  /// much of it as header_bytes() says). Step and checksums are not known.
+  /// Makes the manifest of a plain safetensors file of `file_bytes` bytes. `head` is the first part
+  /// of the file, as long as header_bytes() says. Step and checksums are not known.
   static Manifest of_header(const std::string& where, std::string_view head, uint64_t file_bytes);
-  /// Bytes of a safetensors file up to its data, by its first 8; Error(corrupt_data) where the file
-  /// has fewer.
+  /// Returns the number of bytes of a safetensors file before its data, which its first 8 bytes
+  /// say. Throws Error(corrupt_data) if the file has fewer.
   static uint64_t header_bytes(const std::string& where, std::string_view first,
                                uint64_t file_bytes);
 };
 
-/// A tensor, or a part of one, as a file holds it.
+/// A tensor, or a part of one, as a file stores it.
 struct FilePart {
   std::string name;
   Shape shape;  // of the tensor
@@ -62,16 +63,16 @@ struct FilePart {
   ElementRange range;
 };
 
-/// Where safetensors keeps words, among the names of tensors.
+/// The name under which safetensors stores words, beside the names of tensors.
 inline constexpr const char* kMetadataName = "__metadata__";
 
-/// The beginning of a safetensors file with these one after another. A part is a vector of its
-/// elements; the file's words say of which tensor and from which element on. Names and words that
-/// are not UTF-8: Error(invalid_argument).
+/// Returns the header of a safetensors file that stores these parts one after another. Each part is
+/// a vector of its elements. The file's words say to which tensor it belongs and at which element
+/// it begins. Throws Error(invalid_argument) for names and words that are not UTF-8.
 std::string safetensors_header(const std::vector<FilePart>& parts,
                                std::map<std::string, std::string> words = {});
 
-/// safetensors' name of an element type: "F32".
+/// Returns safetensors' name of an element type, such as "F32".
 std::string_view safetensors_type(DataType dtype);
 
 }  // namespace tutti

@@ -10,13 +10,13 @@
 
 namespace tutti {
 
-/// A plain file that is read. What goes wrong is an Error(io | corrupt_data) that names it.
+/// A plain file for reading. Failures are Error(io) or Error(corrupt_data), which names the file.
 class PartReader {
  public:
   explicit PartReader(const std::string& file);
   uint64_t bytes() const { return bytes_; }  // in the file
   void read(uint64_t offset, void* to, uint64_t bytes) const;
-  std::string text(uint64_t offset, uint64_t bytes) const;  // the same as a text
+  std::string text(uint64_t offset, uint64_t bytes) const;  // the same as a string
 
  private:
   const std::string file_;
@@ -27,11 +27,11 @@ class PartReader {
 /// The files of a checkpoint, opened when they are first needed.
 class PartFiles {
  public:
-  /// `folder` ends with its slash; it and the manifest must outlive this.
+  /// `folder` ends with a slash. The manifest must outlive this object.
   PartFiles(std::string folder, const Manifest& manifest)
       : folder_(std::move(folder)), manifest_(manifest) {}
-  /// These elements of a tensor. Every part that any of them lie in is read whole, for its
-  /// checksum; Error(corrupt_data) where that is another.
+  /// Returns these elements of a tensor. Every part that has some of them is read whole to compute
+  /// its checksum. Throws Error(corrupt_data) if a checksum differs.
   std::vector<std::byte> read(const std::string& tensor, ElementRange range);
 
  private:

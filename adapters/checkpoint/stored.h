@@ -8,10 +8,10 @@ namespace tutti {
 
 constexpr const char* kManifestName = "/manifest.json";  // in the folder of a step
 
-/// Of a tensor as files hold it: where each of so many ranks has its own, they lie one behind
-/// another.
+/// Returns the shape of a tensor as files store it. If each rank has its own tensor, these are
+/// stored one after another.
 Shape stored_shape(const Placement& placement);
-/// Throws Error(invalid_argument) where a tensor of this rank cannot be saved or loaded as its
+/// Throws Error(invalid_argument) if a tensor of this rank cannot be saved or loaded as its
 /// placement says.
 void check_placed(const Communicator& comm, const PlacedTensor& tensor);
 

@@ -13,7 +13,7 @@ namespace {
 
 size_t products_of(size_t ranks) { return ranks * (ranks + 1) / 2; }
 
-// Inner products of vectors that are given as factors of the ranks' ones.
+// Inner products of vectors that are linear combinations of the ranks' vectors.
 class InnerProducts {
  public:
   InnerProducts(std::span<const double> products, size_t ranks)
@@ -22,7 +22,7 @@ class InnerProducts {
     double sum = 0;
     for (size_t i = 0; i < ranks_; ++i)
       for (size_t j = 0; j < ranks_; ++j)
-        // A rank that is on neither side must not bring its infinities in.
+        // A rank with a factor of 0 is skipped, because its product may be infinite.
         if (a[i] != 0 && b[j] != 0) sum += a[i] * b[j] * at(std::min(i, j), std::max(i, j));
     return sum;
   }
@@ -35,7 +35,8 @@ class InnerProducts {
   size_t ranks_;
 };
 
-// How much is left of a vector: all of it where it is too short to divide by.
+// Returns the factor of a vector in the combination. It is 1 if the vector is too short to divide
+// by.
 double share_left(double with_the_other, double with_itself) {
   static const double kShortest = std::sqrt(std::numeric_limits<double>::min());
   return with_itself < kShortest ? 1.0 : 1.0 - with_the_other / (2 * with_itself);

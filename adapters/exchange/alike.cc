@@ -59,7 +59,7 @@ void check_settings_alike(Communicator& comm, std::span<const std::string> setti
 
 void check_tensors_alike(Communicator& comm, std::span<const NamedTensor> tensors,
                          std::string_view kind) {
-  // Two lines a tensor: its name and its type.
+  // Each tensor has two lines: its name and its type.
   std::string text;
   for (const auto& tensor : tensors)
     text += fmt::format("{}\n{}\n", tensor.name, type_of(tensor.tensor));

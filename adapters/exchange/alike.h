@@ -8,20 +8,22 @@
 
 namespace tutti {
 
-/// Ranks compare what must be equal on all of them before anything depends on it. Collective and
-/// blocking; every rank throws the same Error(mismatch), one line that names the first rank that
-/// differs from rank 0, what rank 0 has and what that rank has.
+/// The ranks compare what must be equal on all of them before anything depends on it. These calls
+/// are collective and blocking. If ranks differ, every rank throws the same Error(mismatch). Its
+/// one line names the first rank that differs from rank 0, and says what each of the two has.
 
-/// Settings as "name=value", the same names in the same order; `whose` is what the Error names.
+/// Compares settings of the form "name=value". All ranks have the same names in the same order.
+/// `whose` says in the Error's text to whom the settings belong.
 void check_settings_alike(Communicator& comm, std::span<const std::string> settings,
                           std::string_view whose = "distributed()");
 
-/// What a model's tensors are: their number, order, names, shapes, types and strides. `kind` is
-/// what the Error calls one of them.
+/// Compares the tensors of a model: their number, order, names, shapes, types and strides. `kind`
+/// is the word for one of them in the Error's text.
 void check_tensors_alike(Communicator& comm, std::span<const NamedTensor> tensors,
                          std::string_view kind = "parameter");
 
-/// Tensors of host memory, to the bit; the Error names the first that differs.
+/// Compares the contents of tensors in host memory bit by bit. The Error names the first tensor
+/// that differs.
 void check_values_alike(Communicator& comm, std::span<const NamedTensor> tensors);
 
 }  // namespace tutti

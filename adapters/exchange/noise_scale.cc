@@ -84,8 +84,7 @@ double NoiseScale::value() const {
 
 void NoiseScale::grow() {
   number(kStepsSinceGrowth) += 1;
-  // Where the gradient is lost in noise for the moment, nothing is known of how large a batch
-  // helps.
+  // While the gradient is lost in noise, it is not known how large a batch helps.
   if (!grows() || number(kStepsSinceGrowth) < policy_.patience || number(kGradientSquare) <= 0)
     return;
   const double wanted = value() / (static_cast<double>(policy_.batch) * ranks_);

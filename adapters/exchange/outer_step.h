@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-/// The arithmetic of exchanges on one tensor, f32 or f64 in host memory, computed in its own type.
-/// Tensors of one call are equally long.
+/// The arithmetic of the exchanges on one tensor, f32 or f64 in host memory, computed in its own
+/// dtype. All tensors of one call have the same length.
 
 /// change = shared - value: what the inner steps took away.
 void take_change(const TensorView& shared, const TensorView& value, const TensorView& change);
@@ -14,8 +14,8 @@ void take_change(const TensorView& shared, const TensorView& value, const Tensor
 /// shared -= change.
 void apply_change(const TensorView& shared, const TensorView& change);
 
-/// SGD on the change as its gradient, velocity as in nn::Sgd: v = mu v + d; shared -= rate *
-/// (nesterov ? d + mu v : v). Without momentum `velocity` is not touched.
+/// Takes a step of SGD with the change as the gradient and the velocity as in nn::Sgd: v = mu v +
+/// d; shared -= rate * (nesterov ? d + mu v : v). Without momentum `velocity` is not touched.
 void outer_sgd(const OuterStep& outer, const TensorView& shared, const TensorView& change,
                const TensorView& velocity);
 
@@ -28,7 +28,7 @@ void slow_momentum(const OuterStep& outer, double gamma, const TensorView& share
 /// EASGD in its synchronous form: value += pull * (mean - value).
 void pull_to_mean(double pull, const TensorView& value, const TensorView& mean);
 
-/// value = shared + kept * (value - shared); a copy to the bit where nothing is kept.
+/// value = shared + kept * (value - shared). With kept = 0 this copies `shared` bit for bit.
 void take_shared(double kept, const TensorView& value, const TensorView& shared);
 
 }  // namespace tutti

@@ -109,7 +109,8 @@ void Rounds::deal_fragments() {
   fragment_begins_ = {0};
   for (size_t i = 0; i < parts_.size() && fragment_begins_.size() < fragments; ++i) {
     seen += parts_[i].value.count();
-    const auto ended = fragment_begins_.size();  // so many fragments, with this one
+    const auto ended =
+        fragment_begins_.size();  // number of fragments so far, the current one included
     const bool is_full =
         seen * static_cast<int64_t>(fragments) >= all * static_cast<int64_t>(ended);
     const bool others_need_the_rest = parts_.size() - (i + 1) == fragments - ended;
@@ -126,7 +127,7 @@ void Rounds::after_step(double learning_rate) {
       for (auto& part : parts_) copy_values(part.value, part.shared);
     return;
   }
-  // Fragment f is due every `every` steps, f + 1 times `apart` after a round has begun.
+  // Fragment f is due once every `every` steps, (f + 1) * `apart` steps after the begin of a round.
   const int apart = policy_.every / policy_.fragments;
   const auto due_at = [&](int64_t at) -> int {
     if (at % apart != 0) return -1;
@@ -134,7 +135,7 @@ void Rounds::after_step(double learning_rate) {
   };
   const int starts = due_at(local + policy_.early);
   if (starts >= 0) start(starts, learning_rate);
-  // One that consolidate() has brought home early is not under way any more.
+  // consolidate() may have finished this fragment early.
   const int ends = due_at(local);
   if (ends >= 0 && ends == under_way()) finish(ends);
 }
@@ -165,8 +166,8 @@ void Rounds::start(int fragment, double learning_rate) {
     works_.push_back(comm_.allreduce("exchange rates", rates_.view(), ReduceOp::max));
 }
 
-// A group, whose tensors share buckets from the first time on, so that a round's bytes are always
-// the same.
+// Sends the tensors as a group. They share buckets from the first time on, so a round always sends
+// the same number of bytes.
 void Rounds::send(const std::string& group, std::vector<NamedTensor>& tensors,
                   const ReduceOptions& reduce) {
   for (auto& tensor : tensors) tensor.name = fmt::format("{} {}", group, tensor.name);
@@ -237,7 +238,7 @@ void Rounds::use(Part& part, double learning_rate) {
 }
 
 void Rounds::consolidate() {
-  if (steps() <= policy_.synchronous_steps) return;  // they are equal still
+  if (steps() <= policy_.synchronous_steps) return;  // they are still equal
   if (under_way() >= 0) finish(under_way());
   std::vector<NamedTensor> own;
   for (const auto& part : parts_) own.push_back({part.name, part.value});

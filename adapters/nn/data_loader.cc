@@ -13,8 +13,9 @@
 
 namespace tutti::nn {
 
-// Takes images to a device on a stream of its own, and their memory back when whoever read them is
-// done. The tensors hold it, so it may outlive the loader. No call waits for a stream.
+// Copies images to a device on a stream of its own, and takes their memory back when the reader is
+// done with them. The tensors own a reference to it, so it may outlive the loader. No call waits
+// for a stream.
 class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
  public:
   Courier(Device device, StreamRef reader)
@@ -30,7 +31,7 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
     runtime_.destroy_stream(stream_);
   }
 
-  /// The loader's thread: a tensor of what `fill` writes.
+  /// Returns a tensor on the device with what `fill` writes. The loader's thread calls it.
   Tensor send(const Shape& shape, const std::function<void(float*)>& fill) {
     const auto bytes = static_cast<size_t>(shape.count()) * sizeof(float);
     void* const pinned = runtime_.allocate_host(bytes);
@@ -51,11 +52,12 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
     runtime_.record(sent_, stream_);
     return tensor;
   }
-  /// The reader's stream waits for what was sent last.
+  /// Makes the reader's stream wait for the last send().
   void await() { runtime_.wait_event(reader_, sent_); }
 
  private:
-  // Any thread, once nobody has the tensor: what reads it is on the reader's stream by now.
+  // Any thread calls this when the last reference to the tensor is gone. Everything that reads the
+  // tensor is on the reader's stream by then.
   void take_back(void* memory) noexcept {
     if (made_.forked()) return;
     try {
@@ -63,7 +65,7 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
       runtime_.record(read_, reader_);
       runtime_.wait_event(stream_, read_);
     } catch (const std::exception&) {
-      // A device that failed for good runs nothing any more.
+      // A device that has failed executes nothing any more.
     }
     runtime_.free(memory, device_);
   }
@@ -71,7 +73,7 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
   DeviceRuntime& runtime_;
   const Device device_;
   const StreamRef reader_, stream_;
-  void* const sent_;  // recorded by the loader's thread, awaited by its user, in turn
+  void* const sent_;  // recorded by the loader's thread, then awaited by its user
   std::mutex mutex_;  // guards the following
   void* const read_;
   const ForkGuard made_;
@@ -105,7 +107,7 @@ void DataLoader::check_not_forked() const {
 int64_t DataLoader::steps_per_epoch() const {
   const int64_t global = options_.batch * options_.size;
   if (options_.drop_last) return dataset_.count() / global;
-  // Steps in which this rank gets something.
+  // These are the steps in which this rank gets images.
   const int64_t whole = dataset_.count() / global, rest = dataset_.count() % global;
   return whole + (rest > options_.rank * options_.batch ? 1 : 0);
 }
@@ -117,16 +119,16 @@ void DataLoader::restore(const LoaderPosition& position) {
                 fmt::format("DataLoader: epoch {} and step {} are no position; want 0 and above",
                             position.epoch, position.step));
   require_sample_order("DataLoader", position.order, options_.shuffle && position.step > 0);
-  // What was prepared ahead belongs to the position before.
+  // The batch prepared ahead belongs to the old position.
   ahead_.reset();
   position_ = position;
   position_.order = kSampleOrder;
-  // A step too large to count images in is past the end as well.
+  // A step that is too large to multiply is past the end as well.
   if (position.consumed < 0)
     position_.consumed = std::min(position.step, dataset_.count()) * options_.batch * options_.size;
 }
 
-// Whether this rank gets something of what is left in the epoch.
+// Returns whether this rank gets images from the rest of the epoch.
 bool DataLoader::has_batch() const {
   const int64_t left = dataset_.count() - position_.consumed;
   if (options_.drop_last) return left >= options_.batch * options_.size;
@@ -183,7 +185,7 @@ std::optional<Batch> DataLoader::next() {
     return {};
   }
   if (!ahead_) prefetch();
-  const auto ahead = std::move(ahead_);  // gone, even if it failed
+  const auto ahead = std::move(ahead_);  // ahead_ is empty now, even if this batch failed
   Batch batch = ahead->get();
   if (courier_) courier_->await();  // before another one is sent
   ++position_.step;

@@ -13,7 +13,7 @@
 
 namespace tutti::nn {
 
-/// f32 images scaled to mean 0.5 below zero and above (value / 255 - 0.5), i64 labels of the host.
+/// f32 images, scaled to value / 255 - 0.5, and i64 labels in host memory.
 struct Batch {
   Tensor images;
   Tensor labels;
@@ -23,49 +23,54 @@ struct LoaderOptions {
   int64_t batch = 32;  // images of one rank per step
   int rank = 0;        // of `size` ranks that share the dataset
   int size = 1;
-  bool shuffle = true;    // anew in each epoch
-  uint64_t seed = 1;      // equal on all ranks
-  bool drop_last = true;  // steps that cannot fill every rank's batch are left out; otherwise
-                          // ranks may end with smaller batches, or differ by one step: use join()
-  /// Where the images go. To a device they are copied ahead, on a stream of the loader's own, while
-  /// the batch before is worked on; `stream`, on which they will be read, waits for them: a model's
-  /// device() and stream(). It must outlive the batches.
+  bool shuffle = true;  // in another order in each epoch
+  uint64_t seed = 1;    // equal on all ranks
+  // If true, steps that cannot fill every rank's batch are left out. If false, ranks may end with
+  // smaller batches or differ by one step; use join() then.
+  bool drop_last = true;
+  /// The images go to this device. They are copied one batch ahead on a stream of the loader's own.
+  /// `stream` is the stream that will read them; it waits for the copy. Pass a model's device() and
+  /// stream(). The stream must outlive the batches.
   Device device = {};
   StreamRef stream = {};
 };
 
-/// Where a loader stands; restoring it goes on with the very next batch, on any number of ranks.
+/// A position of a loader. A loader that restores it continues with the next batch, on any number
+/// of ranks.
 struct LoaderPosition {
   int64_t epoch = 0;
   int64_t step = 0;
-  /// Images of the epoch that all ranks together have had; negative: `step` times the global batch.
+  /// Number of images of the epoch that all ranks together have received. A negative number stands
+  /// for `step` times the global batch.
   int64_t consumed = -1;
-  int64_t order = kSampleOrder;  // of the epoch's samples; see there
+  int64_t order = kSampleOrder;  // version of the order of the epoch's samples
 };
 
 /// Deals a dataset to the ranks: in every step rank r gets the r-th part of the step's global batch
-/// (size * batch images), so that the global batches do not depend on how many ranks share them.
-/// One batch is prepared ahead by another thread. Iterating goes through what is left of the
-/// current epoch and then begins the next one. A fork of the process may destroy it; next() and
-/// restore() throw Error(closed) there, because the thread is the parent's.
+/// (size * batch images). So the global batches do not depend on how many ranks share them. Another
+/// thread prepares one batch ahead. Iterating goes through the rest of the current epoch, after
+/// which the next epoch begins. In a forked process the loader may be destroyed, but next() and
+/// restore() throw Error(closed), because the thread exists only in the parent.
 class DataLoader {
  public:
   /// The dataset must outlive the loader. Throws Error(invalid_argument) for a batch below 1, a
-  /// rank out of range, or fewer images than one step needs; Error(unavailable) where there is no
-  /// such device.
+  /// rank out of range, or fewer images than one step needs, and Error(unavailable) if the device
+  /// does not exist.
   DataLoader(const Dataset& dataset, const LoaderOptions& options);
-  /// The thread that prepares a batch works on this very object.
+  /// A loader cannot be copied, because the thread that prepares a batch uses this object.
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
   int64_t steps_per_epoch() const;
   LoaderPosition position() const { return position_; }
-  /// Throws Error(invalid_argument) for a negative epoch or step, Error(corrupt_data) for one
-  /// within an epoch whose samples are shuffled in another order. Past the epoch's end is its end.
+  /// Throws Error(invalid_argument) for a negative epoch or step. Throws Error(corrupt_data) for a
+  /// position within an epoch whose samples were shuffled in another order. A position past the
+  /// epoch's end is taken as its end.
   void restore(const LoaderPosition& position);
 
-  /// The next batch of this epoch, or nothing at its end (and the next epoch begins). Throws
-  /// Error(out_of_memory) where the device has no room for it; the next call tries again.
+  /// Returns the next batch of this epoch. At the epoch's end it returns nothing and the next epoch
+  /// begins. Throws Error(out_of_memory) if the device has no memory for the batch; the next call
+  /// tries again.
   std::optional<Batch> next();
 
   class Iterator {
@@ -102,8 +107,9 @@ class DataLoader {
   int64_t ordered_epoch_ = -1;
   std::vector<int64_t> order_;
   const ForkGuard fork_guard_;
-  std::shared_ptr<Courier> courier_;          // to the device; null: there is none
-  OwnedWhereMade<std::future<Batch>> ahead_;  // its thread is not in a fork, which would wait
+  std::shared_ptr<Courier> courier_;  // copies to the device; null if there is none
+  OwnedWhereMade<std::future<Batch>>
+      ahead_;  // a fork does not have its thread and must not wait for it
 };
 
 }  // namespace tutti::nn

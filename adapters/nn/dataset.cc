@@ -25,7 +25,8 @@ uint32_t big_endian(std::span<const std::byte> bytes, size_t at) {
   return value;
 }
 
-// The extents of an IDX file of bytes with `dimensions` dimensions, whose data follow the header.
+// Returns the extents in the header of an IDX file with `dimensions` dimensions of bytes. The data
+// follow the header.
 std::vector<int64_t> idx_extents(const std::string& file, std::span<const std::byte> bytes,
                                  uint32_t magic, size_t dimensions) {
   const size_t header = 4 + 4 * dimensions;
@@ -42,7 +43,7 @@ std::vector<int64_t> idx_extents(const std::string& file, std::span<const std::b
     const uint32_t extent = big_endian(bytes, 4 + 4 * i);
     extents.push_back(extent);
     is_empty |= extent == 0;
-    // Zeros are left out: a Shape multiplies the rest even of what is empty.
+    // Zeros are left out, because a Shape multiplies the other extents even if the tensor is empty.
     if (extent != 0 && __builtin_mul_overflow(total, int64_t{extent}, &total))
       throw bad_file(file, "the header counts more bytes than 64 bits can");
   }

@@ -9,14 +9,15 @@
 
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {
 
 namespace {
 
-// What computes losses there. Its primitives are made once per thread and kept; a loss is made anew
-// for each batch.
+// Returns the kernels that compute losses on the tensor's device. Each thread keeps its own,
+// because a new loss is made for each batch and making the kernels' primitives takes time.
 LayerKernels& loss_kernels(const Tensor& tensor) {
   static thread_local std::map<std::pair<DeviceKind, int>, std::unique_ptr<LayerKernels>> all;
   const auto device = tensor.device();
@@ -25,7 +26,7 @@ LayerKernels& loss_kernels(const Tensor& tensor) {
   return *kernels;
 }
 
-// The labels where the logits are, and room for each one's loss.
+// The labels on the logits' device, and memory for the loss of each.
 struct Sided {
   LayerKernels& kernels;
   Tensor labels, losses;
@@ -35,7 +36,7 @@ struct Sided {
         losses(kernels.make_tensor(labels.shape(), DataType::f32, logits.view().stream())) {}
 };
 
-// [batch, ..., classes] as [samples, classes].
+// Returns [batch, ..., classes] as [samples, classes].
 Tensor as_rows(const Tensor& logits) {
   const auto& shape = logits.shape();
   const int64_t classes = shape[shape.rank() - 1];

@@ -2,43 +2,47 @@
 
 #include <cstdint>
 
-#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/tensor.h"
+
+namespace tutti {
+class LayerKernels;  // kernels/layers/layer_kernels.h
+}
 
 namespace tutti::nn {
 
-/// What a model is trained to make small: a sum over the samples of a batch, so that the batches of
-/// several ranks, whatever their sizes, add up to the joined one. Only who knows the number of all
-/// samples divides.
+/// The value that training minimizes: a sum over the samples of a batch. Because it is a sum, the
+/// batches of several ranks, whatever their sizes, add up to the joined batch. Only the caller that
+/// knows the number of all samples divides by it.
 class Loss {
  public:
   virtual ~Loss() = default;
-  /// Over the samples of this batch. Of a batch on a device it waits, once, until it is known.
+  /// Returns the sum over the samples of this batch. If the batch is on a device, the first call
+  /// waits for it.
   double sum() const;
-  int64_t count() const { return count_; }  // of the samples
-  double value() const {                    // their mean; 0 of an empty batch
+  int64_t count() const { return count_; }  // number of samples
+  double value() const {                    // mean over the samples; 0 for an empty batch
     return count_ == 0 ? 0 : sum() / static_cast<double>(count_);
   }
-  /// Of sum() / divisor by what the model put out, in its type.
+  /// Returns the gradient of sum() / divisor by the model's output, in the output's dtype.
   virtual Tensor gradient(LayerKernels& kernels, double divisor) const = 0;
-  /// Of value().
+  /// Returns the gradient of value().
   Tensor gradient(LayerKernels& kernels) const {
     return gradient(kernels, count_ == 0 ? 1 : static_cast<double>(count_));
   }
 
  protected:
-  /// The losses of the samples, f32, whose sum is asked for later.
+  /// Sets the losses of the samples, f32. sum() adds them up when it is called.
   void set_losses(const Tensor& losses);
 
  private:
-  mutable Tensor losses_;  // none: they are added up
+  mutable Tensor losses_;  // empty once they are added up
   mutable double sum_ = 0;
   int64_t count_ = 0;
 };
 
 /// Softmax cross-entropy of logits [batch, ..., classes] against labels i64[batch, ...]; each label
-/// is a sample. Labels are the host's, wherever the logits are. Throws Error(invalid_argument) for
-/// other shapes or a label that is no class.
+/// is a sample. Labels are in host memory, wherever the logits are. Throws Error(invalid_argument)
+/// for other shapes, or for a label that is not a class.
 class CrossEntropy final : public Loss {
  public:
   CrossEntropy(const Tensor& logits, const Tensor& labels);
@@ -52,7 +56,7 @@ class CrossEntropy final : public Loss {
   Tensor log_probabilities_;
 };
 
-/// The same of log probabilities, as log_softmax() puts them out.
+/// The same for log probabilities, which log_softmax() returns.
 class NegativeLogLikelihood final : public Loss {
  public:
   NegativeLogLikelihood(const Tensor& log_probabilities, const Tensor& labels);
@@ -63,7 +67,8 @@ class NegativeLogLikelihood final : public Loss {
   Tensor log_probabilities_, labels_;
 };
 
-/// The mean over a sample's elements of (output - target)^2: [batch, ...] both, each row a sample.
+/// The mean of (output - target)^2 over a sample's elements. Both tensors are [batch, ...], and
+/// each row is a sample.
 class MeanSquaredError final : public Loss {
  public:
   MeanSquaredError(const Tensor& output, const Tensor& target);
@@ -74,8 +79,8 @@ class MeanSquaredError final : public Loss {
   Tensor output_, target_;
 };
 
-/// How many rows of `logits` [batch, classes], wherever they are, have their largest value at the
-/// label.
+/// Returns how many rows of `logits` [batch, classes] have their largest value at the label. The
+/// logits may be on any device.
 int64_t count_correct(const Tensor& logits, const Tensor& labels);
 
 }  // namespace tutti::nn

@@ -1,9 +1,8 @@
 #pragma once
 
-/// The bundled trainer: build a Sequential, wrap its parameters in an optimizer, feed it from a
-/// DataLoader. f32, or bf16 and f16 around arithmetic in f32, on the CPU or
-/// a GPU. tutti::distributed
-/// (adapters/distributed.h) makes it data-parallel.
+/// The bundled trainer. Build a Sequential, wrap its parameters in an optimizer, and feed it from a
+/// DataLoader. It works in f32, or in bf16 and f16 with f32 arithmetic, on the CPU or a GPU.
+/// tutti::distributed (adapters/distributed.h) makes it data-parallel.
 
 #include "tutti/adapters/distributed.h"
 #include "tutti/adapters/nn/data_loader.h"

@@ -5,13 +5,14 @@
 #include "tutti/base/error.h"
 #include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
+#include "tutti/kernels/layers/step_kernels.h"
 
 namespace tutti::nn {
 
 namespace {
 
-// f32 zeros beside a parameter, in memory of its device that belongs to its stream: a step may
-// still be on its way there when the optimizer ends.
+// Returns f32 zeros on the parameter's device. The memory belongs to the parameter's stream,
+// because a step may still be running there when the optimizer is destroyed.
 Tensor zeros_beside(const Tensor& value) {
   const Tensor zeros(value.shape(), DataType::f32);
   if (value.device().kind == DeviceKind::cpu) return zeros;
@@ -21,7 +22,9 @@ Tensor zeros_beside(const Tensor& value) {
 }  // namespace
 
 BaseOptimizer::BaseOptimizer(std::vector<Parameter> parameters, double learning_rate)
-    : parameters_(std::move(parameters)), learning_rate_(learning_rate) {}
+    : parameters_(std::move(parameters)),
+      learning_rate_(learning_rate),
+      device_steps_(std::make_shared<KeptStepKernels>()) {}
 
 void BaseOptimizer::on_gradient_ready(const GradientReady& callback) {
   for (auto& parameter : parameters_) *parameter.ready = callback;
@@ -47,7 +50,12 @@ StepKernels& BaseOptimizer::device_steps(std::optional<size_t> first, std::optio
     if (second) one.second = state_[*second + i].tensor;
     one.is_adapted = is_adapted.empty() || is_adapted[i];
   }
-  return device_steps_.of(std::move(operands));
+  return device_steps_->of(std::move(operands));
+}
+
+void BaseOptimizer::device_step(StepKind kind, const StepFactors& factors,
+                                std::optional<size_t> first, std::optional<size_t> second) {
+  device_steps(first, second).step(kind, factors);
 }
 
 Sgd::Sgd(std::vector<Parameter> parameters, const SgdOptions& options)

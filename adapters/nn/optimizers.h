@@ -9,37 +9,42 @@
 #include <vector>
 
 #include "tutti/adapters/nn/parameter.h"
-#include "tutti/kernels/layers/step_kernels.h"
+
+namespace tutti {
+class KeptStepKernels;  // kernels/layers/step_kernels.h
+class StepKernels;
+enum class StepKind : int32_t;
+struct StepFactors;
+}  // namespace tutti
 
 namespace tutti::nn {
 
-/// What the optimizers share: the parameters, their announcements, state by name and a learning
-/// rate that schedules set. step() uses the gradients and leaves them alone (zero_grad clears
-/// them).
+/// The common part of the optimizers: the parameters, their announcements, the state by name and a
+/// learning rate that schedules set. step() uses the gradients but does not change them; zero_grad
+/// clears them.
 class BaseOptimizer {
  public:
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  /// Called during backward with the name of each parameter whose gradient is final. Null: no
-  /// calls.
+  /// Sets the function that backward calls with the name of each parameter whose gradient is final.
+  /// Null stands for no function.
   void on_gradient_ready(const GradientReady& callback);
-  /// Momenta and counters, by name; the handles share memory with the optimizer.
+  /// Returns momenta and counters by name. The handles share memory with the optimizer.
   const std::vector<NamedState>& state() const { return state_; }
   double learning_rate() const { return learning_rate_; }
   void set_learning_rate(double rate) { learning_rate_ = rate; }
 
  protected:
   BaseOptimizer(std::vector<Parameter> parameters, double learning_rate);
-  /// A zeroed tensor beside every parameter, named "kind.parameter"; returns the index of the
+  /// Adds a zeroed tensor for every parameter, named "kind.parameter". Returns the index of the
   /// first.
   size_t add_state(const std::string& kind);
-  /// Whether the parameters are on a device, where steps are device_step().
+  /// Returns whether the parameters are on a device, where device_step() takes the steps.
   bool is_on_device() const;
-  /// A step by kernels of the parameters' device, whose state begins at these indices.
+  /// Takes a step by kernels of the parameters' device. The indices say where its state begins.
   void device_step(StepKind kind, const StepFactors& factors, std::optional<size_t> first,
-                   std::optional<size_t> second) {
-    device_steps(first, second).step(kind, factors);
-  }
-  /// The kernels themselves. `is_adapted`: of each parameter, for steps that ask; empty: all are.
+                   std::optional<size_t> second);
+  /// Returns those kernels. `is_adapted` has one value per parameter, for steps that adapt the rate
+  /// by layer. If it is empty, all parameters are adapted.
   StepKernels& device_steps(std::optional<size_t> first, std::optional<size_t> second,
                             const std::vector<bool>& is_adapted = {});
   std::span<float> state_of(size_t first, size_t parameter) const {
@@ -51,7 +56,7 @@ class BaseOptimizer {
   double learning_rate_;
 
  private:
-  KeptStepKernels device_steps_;
+  std::shared_ptr<KeptStepKernels> device_steps_;
 };
 
 struct SgdOptions {
@@ -113,21 +118,23 @@ class RmsProp : public BaseOptimizer {
   size_t mean_square_ = 0, velocity_ = 0;
 };
 
-/// What an optimizer that goes by norms is told where its parameters are parts of larger ones.
+/// Describes the whole parameters to an optimizer that uses norms but has only parts of them.
 struct Wholes {
-  std::vector<Shape> shapes;  // of the whole parameters, in their order; empty: they are whole
-  /// Adds up numbers over all that have parts, in place; the same call on each of them.
+  // Shapes of the whole parameters, in order. Empty if the optimizer has whole ones.
+  std::vector<Shape> shapes;
+  /// Adds up numbers in place over all ranks that have parts. Each of them makes the same call.
   std::function<void(std::span<double> sums)> add_up;
 };
 
-/// Layer-wise rates for large batches; see lars_step() and lamb_step(). Parameters of one dimension
-/// (biases, the weights of norms) go by the plain rate and do not decay.
+/// Optimizers with a learning rate per layer, for large batches; see lars_step() and lamb_step().
+/// Parameters of one dimension (biases, the weights of norms) use the plain rate and do not decay.
 class LayerwiseOptimizer : public BaseOptimizer {
  protected:
   LayerwiseOptimizer(std::vector<Parameter> parameters, double learning_rate, Wholes wholes);
   bool is_adapted(size_t parameter) const;
   std::vector<bool> all_adapted() const;
-  /// How many parameters are stepped on together: all of them where numbers must be added up.
+  /// Returns how many parameters are stepped together: all of them if numbers must be added up over
+  /// the ranks.
   size_t together() const { return wholes_.add_up ? parameters_.size() : 1; }
   void add_up(std::span<double> sums) const {
     if (wholes_.add_up) wholes_.add_up(sums);

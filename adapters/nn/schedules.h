@@ -17,7 +17,7 @@ struct ConstantSchedule {
   }
 };
 
-/// base * factor^(step / every), whole division.
+/// base * factor^((step - warmup) / every), with integer division.
 struct StepSchedule {
   double base = 0.01;
   int64_t every = 1000;
@@ -30,7 +30,8 @@ struct StepSchedule {
   }
 };
 
-/// Half a cosine from base to `least` at step `total` (Loshchilov and Hutter 2017, one cycle).
+/// Half a cosine from base to `least`, which it reaches at step `total` (Loshchilov and Hutter
+/// 2017, one cycle).
 struct CosineSchedule {
   double base = 0.01;
   int64_t total = 1000;

@@ -1,6 +1,7 @@
 #include "tutti/adapters/nn/sequential.h"
 
 #include "tutti/adapters/nn/loss.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {
@@ -10,11 +11,18 @@ Sequential::Sequential(uint64_t seed, int threads, Device device)
       kernels_(make_layer_kernels(device, threads)),
       layers_(std::make_unique<Chain>()) {}
 
+Sequential::~Sequential() = default;
+Sequential::Sequential(Sequential&&) noexcept = default;
+
+Device Sequential::device() const { return kernels_->device(); }
+StreamRef Sequential::stream() const { return kernels_->stream(); }
+Tensor Sequential::to_device(const Tensor& host) { return kernels_->upload(host); }
+
 Sequential& Sequential::add(std::string name, std::unique_ptr<Layer> layer) {
   layers_->add(name, std::move(layer));
   layers_->last().attach(name);
   layers_->last().initialize(seed_);
-  // Numbers are drawn on the host, the same for every device.
+  // Initial values are drawn on the host, so they are the same for every device.
   for (auto* parameter : layers_->last().parameters()) {
     if (parameter->value.device() == device()) continue;
     parameter->value = kernels_->upload(parameter->value);

@@ -14,20 +14,20 @@
 
 namespace tutti::nn {
 
-/// What layers ask of a sharded optimizer that keeps their parameters in parts; shared by the
-/// layers of a model and filled by ShardedOptimizer::serve().
+/// The functions by which layers request their parameters from a sharded optimizer that keeps them
+/// in parts. The layers of a model share it, and ShardedOptimizer::serve() fills it.
 struct Gatherer {
-  std::function<void(std::string_view name)> need, done;  // empty: parameters are whole
-  /// The parameters that were still divided when the optimizer ended: calls go on to refuse them.
-  /// It is empty while the optimizer exists.
+  std::function<void(std::string_view name)> need, done;  // empty if parameters are whole
+  /// The marks of parameters that were still divided when the optimizer was destroyed, so that
+  /// calls still refuse them. It is empty while the optimizer exists.
   std::vector<AbsentMemory> absent = {};
 };
 
-/// The same layer, whose parameters are whole only while it computes.
+/// Wraps a layer so that its parameters are whole only while it computes.
 std::unique_ptr<Layer> gathered(std::unique_ptr<Layer> layer, std::shared_ptr<Gatherer> gatherer);
 
-/// tutti::Sharded of a bundled optimizer; the norms that Lars and Lamb go by are those of the whole
-/// parameters. Gradients travel while backward goes on. The parameters must outlive it.
+/// tutti::Sharded of a bundled optimizer. Lars and Lamb use the norms of the whole parameters.
+/// Gradients are reduced while backward goes on. The parameters must outlive it.
 template <class O>
 class ShardedOptimizer : public Sharded<O> {
  public:
@@ -59,14 +59,14 @@ class ShardedOptimizer : public Sharded<O> {
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// The layers that share it get their parameters from here.
+  /// Supplies the layers that share `gatherer` with their parameters.
   void serve(std::shared_ptr<Gatherer> gatherer) {
     gatherer_ = std::move(gatherer);
     gatherer_->need = [this](std::string_view name) { Sharded<O>::need(name); };
     gatherer_->done = [this](std::string_view name) { Sharded<O>::done(name); };
   }
-  /// The whole parameters. In stage 3 it throws Error(invalid_argument) while one of them is
-  /// divided; call need_all() first.
+  /// Returns the whole parameters. In stage 3 it throws Error(invalid_argument) while one of them
+  /// is divided; call need_all() first.
   const std::vector<Parameter>& parameters() const {
     for (const auto& parameter : parameters_) require_present(parameter.name, parameter.value);
     return parameters_;

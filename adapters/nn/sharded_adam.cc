@@ -8,6 +8,7 @@
 
 #include "tutti/adapters/sharded/pages.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::nn {
 
@@ -28,7 +29,8 @@ std::vector<std::string> names_of(const std::vector<GradientArena::Array>& array
   return names;
 }
 
-// Each element is this rank's or zero; of the ranks that have it all have the same.
+// Makes the tensor whole on all ranks. Before, each element is this rank's value or zero; ranks
+// that have the same element have the same value.
 void take_from_owners(Communicator& communicator, const Tensor& tensor, const std::string& name) {
   const auto least = tensor.clone();
   auto highest =
@@ -50,18 +52,22 @@ float* zeros(int64_t bytes) {
 
 ShardedAdam::ShardedAdam(Communicator& communicator, std::vector<Array> arrays,
                          const AdamOptions& options, bool decoupled)
-    : settings_{options.learning_rate,
-                options.beta1,
-                options.beta2,
-                options.epsilon,
-                options.weight_decay,
-                decoupled,
-                1},
+    : settings_(std::make_unique<AdamSettings>(AdamSettings{options.learning_rate, options.beta1,
+                                                            options.beta2, options.epsilon,
+                                                            options.weight_decay, decoupled, 1})),
       communicator_(communicator),
       names_(names_of(arrays)),
       arena_(communicator, checked(std::move(arrays)), ReduceOptions{}, &ShardedAdam::apply, this) {
   first_.reset(zeros(arena_.bytes()));
   second_.reset(zeros(arena_.bytes()));
+}
+
+ShardedAdam::~ShardedAdam() = default;
+
+int64_t ShardedAdam::steps() const { return settings_->step - 1; }
+
+void ShardedAdam::set_learning_rate(double learning_rate) {
+  settings_->learning_rate = learning_rate;
 }
 
 void ShardedAdam::apply(void* self, int64_t offset, int64_t count, const std::byte* reduced) {
@@ -72,7 +78,7 @@ void ShardedAdam::apply(void* self, int64_t offset, int64_t count, const std::by
     const std::lock_guard lock(it.mutex_);
     it.share_.push_back({at, at + count});
   }
-  adam_step(it.settings_, {reinterpret_cast<float*>(it.arena_.values()) + at, n},
+  adam_step(*it.settings_, {reinterpret_cast<float*>(it.arena_.values()) + at, n},
             {reinterpret_cast<const float*>(reduced), n}, {it.first_.get() + at, n},
             {it.second_.get() + at, n});
 }
@@ -131,11 +137,12 @@ void ShardedAdam::restore(const std::vector<NamedState>& state) {
           std::memcpy(moments_of(*moments, name), tensor.data(),
                       static_cast<size_t>(tensor.bytes()));
       }
-  settings_.step = *steps.as<int64_t>() + 1;
+  settings_->step = *steps.as<int64_t>() + 1;
   finds_share_ = true;
 }
 
-// What others update stays as it was restored, and would be taken for theirs.
+// Zeroes the moments that other ranks update. They still have the restored values, which state()
+// would mistake for the owners' values.
 void ShardedAdam::forget_others_shares() {
   std::sort(share_.begin(), share_.end(),
             [](const auto& one, const auto& other) { return one.begin < other.begin; });
@@ -155,7 +162,7 @@ void ShardedAdam::forget_others_shares() {
 
 void ShardedAdam::step() {
   arena_.wait();
-  ++settings_.step;
+  ++settings_->step;
   if (finds_share_) forget_others_shares();
 }
 

@@ -17,11 +17,11 @@
 
 namespace tutti::nn {
 
-/// All that a training needs to go on as if it had not stopped, to the bit. That is the model's
+/// Everything that training needs to continue bit for bit, as if it had not stopped: the model's
 /// parameters, also those that are not trained; its buffers (the running values of batch norm,
-/// which each rank has of its own); and the optimizer's state with what its exchange keeps. The
-/// loss scale and the position in the data can be added. It takes the objects themselves, so that
-/// nothing of them is forgotten; they must outlive it. It is used between steps, by one thread.
+/// which differ from rank to rank); and the optimizer's state with that of its exchange. The loss
+/// scale and the position in the data can be added. It refers to the objects themselves, so that
+/// nothing is forgotten, and they must outlive it. One thread uses it, between steps.
 ///
 ///   nn::TrainingState training(*comm, model, optimizer, agreement, loader);
 ///   if (const auto found = training.load(checkpoints)) step = found->step;
@@ -40,10 +40,10 @@ class TrainingState {
     (add(parts), ...);
   }
 
-  /// The tensors that a CheckpointFolder saves and loads: "parameter.NAME", "optimizer.STATE",
-  /// "buffer.NAME", "exchange...." and "step_agreement".
+  /// Returns the tensors that a CheckpointFolder saves and loads: "parameter.NAME",
+  /// "optimizer.STATE", "buffer.NAME", "exchange...." and "step_agreement".
   std::vector<PlacedTensor> tensors() const;
-  /// The position in the data.
+  /// Returns the position in the data.
   std::map<std::string, std::string> words() const;
 
   /// Saves by CheckpointFolder::save(). It is collective, as load() is.
@@ -54,9 +54,9 @@ class TrainingState {
   void save_in_background(CheckpointFolder& checkpoints, int64_t step) const {
     checkpoints.save_in_background(step, tensors(), words());
   }
-  /// Returns nothing if there is no checkpoint. Throws Error(corrupt_data) if the checkpoint lacks
-  /// anything of this training, and the errors of CheckpointFolder::load(). When it throws, nothing
-  /// was changed.
+  /// Loads a checkpoint, or returns nothing if there is none. Throws Error(corrupt_data) if the
+  /// checkpoint lacks anything of this training, and the errors of CheckpointFolder::load(). If it
+  /// throws, nothing was changed.
   std::optional<LoadedCheckpoint> load(CheckpointFolder& checkpoints,
                                        const LoadOptions& options = {});
 
@@ -87,11 +87,11 @@ class TrainingState {
 
   Communicator& comm_;
   Sequential& model_;
-  std::function<std::vector<PlacedTensor>()> trained_;  // the optimizer's, parameters and all
+  std::function<std::vector<PlacedTensor>()> trained_;  // the optimizer's, with parameters
   std::vector<std::function<std::vector<PlacedTensor>()>> more_;
   std::vector<std::function<void(Words&)>> say_;
   std::vector<std::function<void(const Words&)>> check_;    // before anything is changed
-  std::vector<std::function<void(const Words&)>> restore_;  // after that
+  std::vector<std::function<void(const Words&)>> restore_;  // after the checks
   std::vector<std::function<void()>> loaded_;
 };
 

@@ -12,7 +12,8 @@
 namespace tutti {
 
 std::vector<int64_t> permutation(int64_t count, uint64_t seed, int64_t epoch) {
-  // The upper half of an epoch's number, which no training reaches, is another purpose.
+  // Training never reaches epochs that need the upper half of the number, so that half selects
+  // another purpose.
   const auto bits = static_cast<uint64_t>(epoch);
   const auto upper = static_cast<uint32_t>(bits >> 32);
   return random_order({.seed = seed,
@@ -80,7 +81,7 @@ void Sampler::restore(const std::string& state) {
   }
   const auto expected = fmt::format(" of {} seed {}", samples_, options_.seed);
   const auto order = fmt::format(" order {}", kSampleOrder);
-  // States of version 1 do not tell their order.
+  // States of version 1 do not contain the order.
   const bool is_first_version = state.ends_with(expected);
   if (!epoch || !consumed || (!is_first_version && !state.ends_with(expected + order)))
     throw Error(ErrorCode::corrupt_data,

@@ -13,13 +13,13 @@ namespace tutti {
 
 namespace {
 
-// Windows until a change that kept no promise is tried again: at first, and at most.
+// Number of windows before another trial after one that failed: at first, and at most.
 constexpr int kFirstPause = 4, kLongestPause = 64;
-// Steps that have become so much longer end a pause: the ranks are no longer what they were.
+// If steps take longer by this factor, a pause ends, because the ranks' speeds have changed.
 constexpr double kOtherTimes = 1.2;
 
-// As many as its part of all the speed, rounded down; then one by one to whoever would be done
-// first. Nobody is left without a sample if there is one for each.
+// Deals each rank its part by speed, rounded down. The remaining samples go one by one to the rank
+// that would end first. Each rank gets at least one sample if there are enough.
 std::vector<int64_t> deal(int64_t samples, const std::vector<double>& speeds) {
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
   const int64_t least = samples >= static_cast<int64_t>(speeds.size()) ? 1 : 0;
@@ -39,7 +39,8 @@ std::vector<int64_t> deal(int64_t samples, const std::vector<double>& speeds) {
       if (end_with(rank, 1) < end_with(next, 1)) next = rank;
     ++counts[next];
   }
-  // The least that each keeps may be more than there is: whoever would be done last gives.
+  // The least that each rank keeps may add up to too many. Then the rank that would end last gives
+  // one.
   for (; left < 0; ++left) {
     size_t last = 0;
     for (size_t rank = 1; rank < speeds.size(); ++rank)
@@ -50,7 +51,7 @@ std::vector<int64_t> deal(int64_t samples, const std::vector<double>& speeds) {
   return counts;
 }
 
-// How long a step takes: as long as its last rank.
+// Returns the time of a step, which is that of its slowest rank.
 double step_time(const std::vector<int64_t>& counts, const std::vector<double>& speeds) {
   double longest = 0;
   for (size_t rank = 0; rank < counts.size(); ++rank)
@@ -115,7 +116,7 @@ void SpeedShares::end_window(const std::vector<double>& speeds, double longest) 
     return;
   }
   windows_to_wait_ = 0;
-  // Where there are fewer samples than ranks, some have no speed to go by.
+  // If there are fewer samples than ranks, some ranks have no measured speed.
   if (std::find_if(speeds.begin(), speeds.end(), [](double speed) { return !(speed > 0); }) !=
       speeds.end())
     return;

@@ -4,9 +4,9 @@
 
 namespace tutti {
 
-/// The tensor reads as zeros, and the system has back what whole pages it took; they come again
-/// when they are written. For host memory of a process' own (a heap, an anonymous mapping); what is
-/// shared or belongs to a file is only filled with zeros.
+/// Makes the tensor read as zeros and returns its whole pages to the system, which supplies them
+/// again when they are written. This works for a process's private memory (a heap, an anonymous
+/// mapping). Shared memory and mapped files are only filled with zeros.
 void drop_contents(const TensorView& tensor);
 
 }  // namespace tutti

@@ -8,15 +8,16 @@
 
 namespace tutti {
 
-/// A tensor of a training's state, by a name that is equal on all ranks: `here` are the elements
-/// that this rank holds, placement.here() of the whole, row-major.
+/// A tensor of the training state, with a name that is equal on all ranks. `here` holds this rank's
+/// elements, the range placement.here() of the whole tensor in row-major order.
 struct PlacedTensor {
-  std::string name;
-  TensorView here;
-  Placement placement;
+  std::string name;     // equal on all ranks
+  TensorView here;      // the elements of this rank
+  Placement placement;  // which elements each rank has
 };
 
-/// The parameters of a trainer (name, value), named "parameter.NAME". They are equal on all ranks.
+/// Returns the parameters (name, value) of a trainer as "parameter.NAME". They are equal on all
+/// ranks.
 template <class Parameters>
 std::vector<PlacedTensor> placed_parameters(Parameters&& parameters) {
   std::vector<PlacedTensor> all;
@@ -27,7 +28,8 @@ std::vector<PlacedTensor> placed_parameters(Parameters&& parameters) {
   return all;
 }
 
-/// Optimizers' state (name, tensor), likewise.
+/// Returns the state (name, tensor) of an optimizer as "optimizer.NAME". It is equal on all ranks,
+/// too.
 template <class States>
 std::vector<PlacedTensor> placed_state(States&& states) {
   std::vector<PlacedTensor> all;

@@ -14,23 +14,23 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-/// What a rank holds of a tensor that a group of ranks has together.
+/// Says what a rank holds of a tensor that a group of ranks holds together.
 enum class Held {
-  replicated,   // each rank all of it, equal on all
-  divided,      // each rank a range of its own
-  partial_sum,  // each rank an addend of all of it, as a gradient before it is reduced
-  own,          // each rank all of it with values of its own, as momenta between exchanges
+  replicated,   // each rank has all of it, equal on all ranks
+  divided,      // each rank has a range of its own
+  partial_sum,  // each rank has an addend of all of it, such as a gradient before it is reduced
+  own,          // each rank has all of it with its own values, such as momenta between exchanges
 };
 
-/// Where the elements of a tensor are, along one axis of ranks.
+/// Says where the elements of a tensor are, along one axis of ranks.
 struct Placement {
   Shape shape;  // of the whole tensor
   Held held = Held::replicated;
   int axis_size = 1;   // ranks along the axis
-  int axis_index = 0;  // this one's place on it
+  int axis_index = 0;  // this rank's index on it
 
-  /// What a rank of the axis holds. Divided: equal parts, the remainder to the lowest ranks, as
-  /// Communicator::reduce_scatter deals rows.
+  /// Returns the range that a rank of the axis holds. A divided tensor has equal parts, and the
+  /// lowest ranks get the remainder, as Communicator::reduce_scatter deals rows.
   ElementRange of(int index) const {
     const int64_t count = shape.count();
     if (held != Held::divided) return {0, count};

@@ -138,7 +138,8 @@ void ShardedParameters::gradient_ready(std::string_view name) {
         .with_rank(comm_.rank())
         .with_tensor(name);
   set_out(slot);
-  // What has arrived meanwhile makes room, without waiting for it: ranks may differ in their order.
+  // Releases the gradients that have been reduced meanwhile. It does not wait for any, because
+  // ranks may announce them in different orders.
   for (auto& other : slots_)
     if (other.reducing && other.reducing.done()) collect(other);
 }
@@ -154,7 +155,7 @@ void ShardedParameters::set_out(Slot& slot) {
                            slot.shard.gradient.view(), reduce);
 }
 
-// The shard has it; and the trainer's memory goes where the stage says so.
+// Waits for the shard's gradient. The stage decides whether the trainer's memory is then released.
 void ShardedParameters::collect(Slot& slot) {
   auto work = std::move(slot.reducing);
   slot.reducing = Work();
@@ -162,7 +163,7 @@ void ShardedParameters::collect(Slot& slot) {
   if (options_.stage >= 2) hold_gradient(slot, false);
 }
 
-// What is held no more is given back.
+// Counts the gradient's memory, and releases it if it is no longer held.
 void ShardedParameters::hold_gradient(Slot& slot, bool holds) {
   const int64_t change = (holds ? 1 : 0) - (slot.has_gradient ? 1 : 0);
   held_.gradients += change * slot.whole.gradient.bytes();
@@ -209,7 +210,7 @@ void ShardedParameters::hold_value(Slot& slot, bool holds) {
 
 void ShardedParameters::start_gather(Slot& slot) {
   hold_value(slot, true);
-  // A name comes once in a step, so that steps can be seen to repeat.
+  // Each name occurs once per step, so that repeated steps are recognized.
   const auto name = slot.gathers++ == 0
                         ? fmt::format("sharded value {}", slot.whole.name)
                         : fmt::format("sharded value {} again {}", slot.whole.name, slot.gathers);
@@ -259,7 +260,8 @@ void ShardedParameters::need(std::string_view name) {
   if (slot.gathering) finish_gather(slot);
 }
 
-// By the order of the last step, as far as this one has followed it.
+// Starts to gather the next parameters in the order of the last step, as long as this step has
+// followed it.
 void ShardedParameters::prefetch() {
   const auto at = needed_.size();
   if (at > needed_before_.size() || needed_before_[at - 1] != needed_[at - 1]) return;
@@ -274,7 +276,8 @@ void ShardedParameters::done(std::string_view name) {
   if (options_.stage < 3 || all_are_needed_) return;
   auto& slot = slot_of(name);
   const auto index = static_cast<size_t>(&slot - slots_.data());
-  // Needed again soon, as by the last layer: forward, then backward.
+  // Keeps a value that is needed again soon. The last layer, for example, needs it forward and then
+  // backward.
   const auto at = std::min(needed_.size(), needed_before_.size());
   const auto end = std::min(needed_before_.size(), at + static_cast<size_t>(options_.ahead) + 1);
   const auto* next = needed_before_.data();

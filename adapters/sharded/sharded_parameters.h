@@ -14,36 +14,37 @@
 
 namespace tutti {
 
-/// What ranks divide among themselves, and how (ZeRO, Rajbhandari et al. 2020).
+/// Says what the ranks divide among themselves, and how (ZeRO, Rajbhandari et al. 2020).
 struct ShardedOptions {
-  /// 1: the optimizer's state; 2: gradients too; 3: the parameters too.
+  /// 1 divides the optimizer's state, 2 also the gradients, 3 also the parameters.
   int stage = 1;
   ReduceOp op = ReduceOp::average;              // or sum, see DistributedOptions::op
-  std::optional<DataType> wire = std::nullopt;  // in which gradients travel
-  /// Stage 3: so many parameters are gathered before they are needed.
+  std::optional<DataType> wire = std::nullopt;  // dtype in which gradients are sent
+  /// Stage 3: number of parameters that are gathered before they are needed.
   int ahead = 1;
-  /// All ranks begin with rank 0's parameters.
+  /// If true, all ranks begin with rank 0's parameters.
   bool broadcast_first = true;
 };
 
-/// This rank's part of a parameter: elements of the flat value, and of the reduced gradient.
+/// This rank's part of a parameter: a range of the flat value and of the reduced gradient.
 struct Shard {
   std::string name;
   Tensor value;
   Tensor gradient;
 };
 
-/// Bytes that this rank holds of parameters and gradients: whole ones, and its shards.
+/// Bytes of parameters and gradients that this rank holds, both whole ones and shards.
 struct ShardedMemory {
   int64_t values = 0;
   int64_t gradients = 0;
 };
 
-/// Parameters of which each rank updates a part: gradients become shards of their sum or mean by
-/// reduce_scatter, values become whole by allgather. What a stage divides is given back to the
-/// system where it lies, so that a trainer keeps its pointers: it reads as zeros until it is
-/// gathered. Divided values are AbsentMemory until then, which the library's calls refuse. One
-/// thread steps and makes these calls; any thread may announce gradients.
+/// Parameters of which each rank updates a part. reduce_scatter turns gradients into shards of
+/// their sum or mean, and allgather makes the values whole again. The memory that a stage divides
+/// is returned to the system but keeps its address, so that a trainer's pointers stay valid. It
+/// reads as zeros until it is gathered. Until then divided values are AbsentMemory, which the
+/// library's calls refuse. One thread steps and makes these calls; any thread may announce
+/// gradients.
 class ShardedParameters {
  public:
   /// A parameter of the trainer, f32 or f64 in host memory, row-major.
@@ -52,8 +53,8 @@ class ShardedParameters {
     TensorView value;
     TensorView gradient;
   };
-  /// Throws Error(invalid_argument) for a stage that is none, and for parameters of other types;
-  /// Error(mismatch) where ranks have other settings.
+  /// Throws Error(invalid_argument) for an invalid stage and for parameters of other types, and
+  /// Error(mismatch) if the ranks' settings differ.
   ShardedParameters(Communicator& comm, std::vector<Whole> parameters,
                     const ShardedOptions& options);
   /// Waits for the operations under way and gathers nothing. Parameters that stage 3 has divided
@@ -62,29 +63,31 @@ class ShardedParameters {
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
 
-  std::vector<Shard> shards() const;  // share the memory
+  std::vector<Shard> shards() const;  // they share the memory
   Placement placement_of(std::string_view name) const;
 
-  /// The gradient is final for this step: it sets out. Throws Error(invalid_argument) for the
-  /// second time in a step.
+  /// Announces that the gradient is final for this step, and starts its reduction. Throws
+  /// Error(invalid_argument) if it is called twice in a step.
   void gradient_ready(std::string_view name);
-  /// Until every shard's gradient is that of all ranks. Those that were not announced set out.
+  /// Waits until every shard's gradient is reduced over all ranks. First it starts the reductions
+  /// of the gradients that were not announced.
   void wait_for_gradients();
-  /// The shards' values are new: from stage 1 and 2 everybody gets them; in stage 3 what was whole
-  /// is not any more. The next step begins.
+  /// Publishes the shards' new values. In stages 1 and 2 all ranks gather them; in stage 3 values
+  /// that were whole are divided again. The next step begins.
   void publish();
-  /// Gradients of the trainer to zero, as far as they are not.
+  /// Sets the trainer's gradients to zero, except those that are zero already.
   void zero_gradients();
 
-  /// Stage 3: the whole value is there until done(); also of the parameters that were needed next
-  /// in the last step some set out. All ranks need them in one order. Other stages: nothing.
+  /// Stage 3: makes the whole value available until done(). It also starts to gather some of the
+  /// parameters that followed this one in the last step. All ranks must need parameters in the same
+  /// order. In other stages this does nothing.
   void need(std::string_view name);
   void done(std::string_view name);
   /// Stage 3: makes all parameters whole until the next publish(), even if done() is called for
   /// some. A test or an export needs this.
   void need_all();
 
-  /// Hands over the marks of the values that are divided now. The caller keeps them absent after
+  /// Returns the marks of the values that are divided now. The caller keeps the values absent after
   /// this object has ended.
   std::vector<AbsentMemory> take_absent();
 
@@ -98,11 +101,11 @@ class ShardedParameters {
     Shard shard;
     Work reducing, gathering;
     int gathers = 0;            // in this step
-    bool is_announced = false;  // likewise
-    bool is_whole = true;       // its value
-    bool holds_value = true;    // whole, in the trainer's memory, or on its way there
-    bool has_gradient = true;   // the same of the gradient
-    AbsentMemory absent;        // unless it holds the value
+    bool is_announced = false;  // in this step
+    bool is_whole = true;       // the value is whole
+    bool holds_value = true;    // the value is whole, or is being gathered
+    bool has_gradient = true;   // the same for the gradient
+    AbsentMemory absent;        // set unless the slot holds the value
   };
   Slot& slot_of(std::string_view name);
   void check(const std::vector<Whole>& parameters) const;
@@ -121,8 +124,9 @@ class ShardedParameters {
   std::map<std::string, size_t, std::less<>> index_;
   mutable std::mutex mutex_;                    // guards what gradient_ready changes in the slots
   bool all_are_needed_ = false;                 // until the next publish()
-  std::vector<size_t> needed_before_, needed_;  // in the last step, and in this one so far
-  ShardedMemory held_, most_, most_before_;     // guarded by mutex_; most in this step and the last
+  std::vector<size_t> needed_before_, needed_;  // in the last step, and so far in this one
+  // Guarded by mutex_. most_ is the most in this step, most_before_ the most in the last.
+  ShardedMemory held_, most_, most_before_;
 };
 
 }  // namespace tutti

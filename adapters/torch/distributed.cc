@@ -25,7 +25,7 @@ namespace tutti::torch {
 
 namespace {
 
-// The weights of embeddings whose gradients are sparse.
+// Returns the weights of embeddings whose gradients are sparse.
 std::set<::at::TensorImpl*> sparse_weights_of(const ::torch::nn::Module& module) {
   std::set<::at::TensorImpl*> all;
   const auto look_at = [&](const ::torch::nn::Module& one) {
@@ -39,7 +39,7 @@ std::set<::at::TensorImpl*> sparse_weights_of(const ::torch::nn::Module& module)
   return all;
 }
 
-// Tied parameters have one name: the first.
+// Returns the module's parameters. Tied parameters have one name, the first.
 std::vector<ModuleTensor> parameters_of(const ::torch::nn::Module& module) {
   std::vector<ModuleTensor> all;
   const auto sparse = sparse_weights_of(module);
@@ -73,8 +73,8 @@ void broadcast_tensors(Communicator& comm, const std::string& kind,
   for (auto& work : works) work.wait();
 }
 
-// The options of a group without the learning rate, as text. It is empty for an optimizer that is
-// not torch's.
+// Returns the options of a group as text, without the learning rate. The text is empty for an
+// optimizer that is not torch's.
 std::string described(const ::torch::optim::OptimizerOptions& options) {
   using namespace ::torch::optim;
   const auto betas = [](const auto& adam) {
@@ -97,7 +97,7 @@ std::string described(const ::torch::optim::OptimizerOptions& options) {
   return {};
 }
 
-// What must be alike of optimizers, beside the parameters.
+// Returns the settings of an optimizer, beside its parameters, that must be equal on all ranks.
 std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
                                      const std::vector<ModuleTensor>& parameters) {
   std::vector<std::string> settings = {
@@ -113,7 +113,7 @@ std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
   return settings;
 }
 
-// That of all parameters; none where they are on several.
+// Returns the device of all parameters, or nothing if they are on several.
 ::c10::optional<::c10::Device> device_of(const ::torch::optim::Optimizer& optimizer) {
   ::c10::optional<::c10::Device> common;
   for (const auto& group : optimizer.param_groups())
@@ -124,7 +124,7 @@ std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
   return common;
 }
 
-// The archive of an optimizer that has a state. It is empty if the optimizer has no save().
+// Returns the archive of an optimizer that has a state. It is empty if the optimizer has no save().
 std::string saved(const ::torch::optim::Optimizer& optimizer) {
   ::torch::serialize::OutputArchive archive;
   optimizer.save(archive);
@@ -136,13 +136,13 @@ std::string saved(const ::torch::optim::Optimizer& optimizer) {
   return written.keys().empty() ? std::string() : stream.str();
 }
 
-// Returns whether the optimizer has a state afterwards.
+// Loads a state and returns whether the optimizer then has one.
 bool load(::torch::optim::Optimizer& optimizer, std::span<const std::byte> bytes) {
   auto own = std::move(optimizer.state());
   optimizer.state().clear();
   std::istringstream stream(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   ::torch::serialize::InputArchive archive;
-  // Each rank's lies on a device of its own.
+  // Each rank's parameters are on a device of its own.
   archive.load_from(stream, device_of(optimizer));
   optimizer.load(archive);
   if (!optimizer.state().empty()) return true;
@@ -150,8 +150,8 @@ bool load(::torch::optim::Optimizer& optimizer, std::span<const std::byte> bytes
   return false;
 }
 
-// The archive lists the parameters in the order of the groups, whatever torch's keys are.
-// Afterwards all ranks have rank 0's state, or all ranks throw.
+// Gives all ranks rank 0's state, or throws on all ranks. The archive lists the parameters in the
+// order of the groups, whatever torch's keys are.
 void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
   const bool is_root = comm.rank() == 0;
   const bool has_state =
@@ -174,7 +174,7 @@ void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
           .with_rank(comm.rank());
 }
 
-// Throws on every rank if the models differ on any.
+// Returns the module's parameters. Throws on every rank if any rank's model differs.
 std::vector<ModuleTensor> checked_parameters(Communicator& comm,
                                              const ::torch::optim::Optimizer& optimizer,
                                              const ::torch::nn::Module& module,

@@ -18,7 +18,7 @@ namespace {
 using ::torch::autograd::AutogradContext;
 using ::torch::autograd::variable_list;
 
-// A communicator in a context's saved values, which are LibTorch's own types.
+// Stores a communicator among a context's saved values, which must be of LibTorch's own types.
 int64_t as_number(Communicator& comm) { return reinterpret_cast<int64_t>(&comm); }
 Communicator& communicator_in(AutogradContext* context) {
   return *reinterpret_cast<Communicator*>(context->saved_data["communicator"].toInt());
@@ -32,26 +32,28 @@ std::string backward_name(AutogradContext* context) {
   return context->saved_data["name"].toStringRef() + ".backward";
 }
 
-// Backward hands in a gradient that is undefined where nothing came.
+// Returns the gradient that backward received. It is undefined if no gradient arrived.
 ::at::Tensor gradient_in(const variable_list& gradients) { return gradients[0].contiguous(); }
 
 std::vector<int64_t> rows_in(AutogradContext* context) {
   return context->saved_data["rows"].toIntVector();
 }
 
-// On a GPU torch's current stream waits, and not the host.
+// On a GPU this makes torch's current stream wait, not the host.
 void finish(Work work, const ::at::Tensor& output) {
   work.wait_on(current_stream(output.device()));
 }
 
-// What comes in rows, and how many from each rank. Of a GPU it is in memory of torch's own, which
-// knows the streams that use it: so the ranks say first, in host memory, how many rows there are.
+// Rows that were received, and their number from each rank. On a GPU they are in torch's own
+// memory, because torch knows the streams that use it. So the ranks first exchange the numbers of
+// rows in host memory.
 struct Rows {
   ::at::Tensor tensor;
   std::vector<int64_t> counts;
 };
 
-// What the collective itself refuses, for want of rows or for its splits, comes to it as it is.
+// Tensors without rows or with wrong splits are passed on, because the collective itself refuses
+// them.
 bool needs_room(const ::at::Tensor& rows) { return !rows.is_cpu() && rows.dim() > 0; }
 
 ::at::Tensor room_for(const ::at::Tensor& like, int64_t rows) {
@@ -78,7 +80,8 @@ Rows gathered(Communicator& comm, const std::string& name, const ::at::Tensor& r
   return result;
 }
 
-// `shares`: the rows that each rank gets; empty: equal parts, the remainder to the lowest ranks.
+// `shares` are the rows that each rank gets. If empty, parts are equal and the lowest ranks get the
+// remainder.
 ::at::Tensor scattered_sum(Communicator& comm, const std::string& name, const ::at::Tensor& rows,
                            const std::vector<int64_t>& shares = {}) {
   const auto view = view_of(name, rows, comm.rank());

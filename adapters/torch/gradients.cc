@@ -72,7 +72,7 @@ Gradients::Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
   }
 }
 
-// Those of the optimizer.
+// Takes the parameters that the optimizer has.
 void Gradients::take_parameters(const std::vector<ModuleTensor>& parameters,
                                 const DistributedOptions& options) {
   std::set<::at::TensorImpl*> wanted;
@@ -147,7 +147,7 @@ Gradients::~Gradients() {
       // The step that would have used the gradient is never taken.
     }
     if (slot.rows || !arena_) continue;
-    // Whoever holds the gradient goes on with it, in memory of its own.
+    // Other holders of the gradient keep it, in memory of its own.
     const ::c10::Storage storage = slot.gradient.storage();
     auto memory = ::c10::GetCPUAllocator()->allocate(storage.nbytes());
     if (storage.nbytes() > 0) {
@@ -168,7 +168,8 @@ bool Gradients::is_in_place(const Slot& slot) const {
          gradient.sizes() == slot.gradient.sizes() && gradient.strides() == slot.gradient.strides();
 }
 
-// The gradient of another tensor becomes the arena's, which the parameter has from here on.
+// Copies the gradient in another tensor into the arena, and gives the parameter the arena's tensor
+// instead.
 void Gradients::adopt(Slot& slot) {
   if (slot.rows || is_in_place(slot)) return;
   const ::c10::NoGradGuard no_history;
@@ -183,7 +184,7 @@ void Gradients::adopt(Slot& slot) {
   slot.parameter.mutable_grad() = slot.gradient;
 }
 
-// What travelled in the step before is over, whichever stream waited for it.
+// Waits on the host for the previous step's reduction. Until now only a stream has waited for it.
 void Gradients::arrive(Slot& slot) {
   if (slot.earlier) std::exchange(slot.earlier, Work()).wait();
 }
@@ -270,7 +271,7 @@ void Gradients::settle() {
       adopt(slot);
     else
       slot.gradient.zero_();
-    // Zeros that backward has not reached are those of zero_grad().
+    // A gradient of zeros that backward did not reach comes from zero_grad().
     slot.present = slot.present && (slot.reached || !is_zero(slot.gradient));
     slot.parameter.mutable_grad() = slot.gradient;
   }
@@ -289,7 +290,7 @@ void Gradients::zero_grad() {
   for (auto& slot : slots_) slot.parameter.mutable_grad() = ::at::Tensor();
 }
 
-// By torch's arithmetic, for what the host does not read.
+// Clips by torch's functions, for gradients that the host does not read.
 double Gradients::clip_by_torch(double most) {
   const ::c10::NoGradGuard no_history;
   std::vector<::at::Tensor> gradients, norms;

@@ -19,16 +19,16 @@
 
 namespace tutti::torch {
 
-/// The gradients of a LibTorch model, as tutti::Distributed wants an optimizer: in a GradientArena
-/// (sparse ones outside), announced by hooks of their AccumulateGrad nodes, which run in backward's
-/// threads. Everything else is called by the one thread that takes the steps.
+/// The gradients of a LibTorch model, with the interface that tutti::Distributed requires of an
+/// optimizer. They are in a GradientArena, except sparse ones. Hooks of their AccumulateGrad nodes
+/// announce them, in backward's threads. The thread that takes the steps calls everything else.
 ///
-/// Where a parameter is on a GPU they are in memory of torch's own. They travel when the stream
-/// that backward writes them on has come so far, and torch's current stream waits for them, not the
-/// host, which hears of an error when they travel again.
+/// If a parameter is on a GPU, they are in torch's own memory. They are reduced when the stream on
+/// which backward writes them has reached that point. torch's current stream waits for the result,
+/// not the host, so the host sees an error when the gradient is reduced again.
 class Gradients {
  public:
-  /// Of those of `parameters` that the optimizer has and that require a gradient. The
+  /// Takes those of `parameters` that the optimizer has and that require a gradient. The
   /// communicator and the optimizer must outlive it.
   Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
             const std::vector<ModuleTensor>& parameters, const DistributedOptions& options);
@@ -36,7 +36,7 @@ class Gradients {
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  // What tutti::Distributed asks for.
+  // tutti::Distributed calls these.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   void on_gradient_ready(std::function<void(std::string_view)> callback) {
     ready_ = std::move(callback);
@@ -46,16 +46,16 @@ class Gradients {
   double learning_rate() const;
   void step();
 
-  /// What the user did to the optimizer and the parameters since. Throws Error(invalid_argument)
-  /// for what would make ranks differ.
+  /// Checks what the user has changed in the optimizer and the parameters since. Throws
+  /// Error(invalid_argument) for changes that would make ranks differ.
   void check_unchanged() const;
-  /// Before the step's gradients are waited for: what backward did not reach is put into the arena
-  /// or made zero, and what the user did to gradients is looked at.
+  /// Prepares the wait for the step's gradients. A gradient that backward did not reach is put into
+  /// the arena or set to zero. Gradients that the user replaced are checked.
   void settle();
-  /// After that: the next step begins.
+  /// Begins the next step, after the wait.
   void begin_step();
   void zero_grad();
-  /// Of those that were waited for.
+  /// Clips the gradients after the wait.
   double clip_by_global_norm(double most);
 
  private:
@@ -63,16 +63,17 @@ class Gradients {
   struct Slot {
     std::string name;
     ::at::Tensor parameter;
-    ::at::Tensor gradient;           // a view of the arena; of sparse ones the one on its way
-    std::optional<SparseRows> rows;  // of a sparse one
+    // A view of the arena, or, for a sparse parameter, the gradient that is being sent.
+    ::at::Tensor gradient;
+    std::optional<SparseRows> rows;  // of a sparse parameter
     decltype(::torch::autograd::impl::grad_accumulator(std::declval<::at::Tensor>())) accumulator;
     uintptr_t hook = 0;
     bool reached = false;  // by backward, in this step
     bool sent = false;     // in this step
     bool present = false;  // this rank has one; known when it is sent
-    bool used = true;      // any rank had one in the step before
-    Work work;             // where it travels outside the arena
-    Work earlier;          // the same of the step before, which a stream waited for
+    bool used = true;      // any rank had one in the previous step
+    Work work;             // of the allreduce, if the gradient is not in the arena
+    Work earlier;          // the same of the previous step, for which a stream waited
   };
   void accumulated(size_t index);
   bool is_in_place(const Slot& slot) const;
@@ -87,12 +88,13 @@ class Gradients {
   Communicator& comm_;
   ::torch::optim::Optimizer& optimizer_;
   const bool may_be_left_out_;
-  bool through_arena_;  // else by allreduce: on a GPU, or where the scale changes between steps
+  bool through_arena_;  // false: by allreduce, on a GPU or if the scale changes between steps
   std::vector<Slot> slots_;
-  std::vector<ModuleTensor> frozen_;  // the optimizer's others
-  const bool exchanges_values_;       // which then must stay where they are
+  std::vector<ModuleTensor> frozen_;  // the optimizer's other parameters
+  // the policy exchanges values, which must then stay in their memory
+  const bool exchanges_values_;
   std::map<std::string, size_t, std::less<>> index_;
-  std::unique_ptr<GradientArena> arena_;  // null where a parameter is on a GPU
+  std::unique_ptr<GradientArena> arena_;  // null if a parameter is on a GPU
   std::vector<NamedParameter> parameters_;
   std::function<void(std::string_view)> ready_;
 };

@@ -10,10 +10,10 @@ namespace tutti::torch {
 
 void SparseRows::send(const ::at::Tensor& gradient, ReduceOp op) {
   if (gradient.defined()) {
-    // Dense where the parameter is tied to a layer that has dense gradients.
+    // The gradient is dense if the parameter is tied to a layer with dense gradients.
     const auto rows =
         (gradient.layout() == ::at::kStrided ? gradient.to_sparse(1) : gradient).coalesce();
-    // Rows travel through host memory.
+    // Rows are sent from host memory.
     indices_ = rows.indices().select(0, 0).contiguous().cpu();
     values_ = rows.values().contiguous().cpu();
   } else {

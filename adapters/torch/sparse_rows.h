@@ -9,24 +9,25 @@
 
 namespace tutti::torch {
 
-/// A parameter whose gradients are a few rows, as those of a sparse embedding, on their way over
-/// the ranks. Used as Gradients uses its slots.
+/// Exchanges a parameter's gradients that are a few rows, as those of a sparse embedding. Gradients
+/// uses it like its slots.
 class SparseRows {
  public:
   /// The communicator must outlive it; the parameter is [rows, ...].
   SparseRows(Communicator& comm, std::string name, const ::at::Tensor& parameter)
       : comm_(comm), name_(std::move(name)), parameter_(parameter) {}
 
-  /// Undefined: this rank has none.
+  /// Sends this rank's gradient. It is undefined if this rank has none.
   void send(const ::at::Tensor& gradient, ReduceOp op);
-  /// What all ranks' rows come to, coalesced; undefined where no rank had any.
+  /// Waits and returns the sum or average of all ranks' rows, coalesced. It is undefined if no rank
+  /// had any.
   ::at::Tensor wait();
 
  private:
   Communicator& comm_;
   std::string name_;
   ::at::Tensor parameter_;
-  ::at::Tensor indices_, values_;  // on their way
+  ::at::Tensor indices_, values_;  // being sent
   Work work_;
 };
 

@@ -33,7 +33,7 @@ SyncBatchNormImpl::SyncBatchNormImpl(Communicator& comm, std::string name, int64
     if (i != 1) others.push_back(i);
   per_feature[1] = features_;
   const auto spread = [&](const ::at::Tensor& values) { return values.reshape(per_feature); };
-  // 16 bits hold neither the sums of a layer nor the number of its values.
+  // 16-bit types cannot hold the sums of a layer or the number of its values.
   const auto wide = input.scalar_type() == ::at::kDouble ? ::at::kDouble : ::at::kFloat;
   const auto x = input.to(wide);
   const auto normalize = [&](const ::at::Tensor& mean, const ::at::Tensor& variance) {
@@ -46,7 +46,7 @@ SyncBatchNormImpl::SyncBatchNormImpl(Communicator& comm, std::string name, int64
   const int64_t count = input.numel() / features_;
   const auto own_mean = x.sum(others) / static_cast<double>(std::max<int64_t>(count, 1));
   const auto own_squares = (x - spread(own_mean)).pow(2).sum(others);
-  // Counts travel in f64, where they are exact.
+  // Counts are sent as f64, which holds them exactly.
   const auto own_count =
       ::at::full({1}, static_cast<double>(count), x.options().dtype(::at::kDouble));
   const auto all =

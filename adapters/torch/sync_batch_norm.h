@@ -9,25 +9,26 @@
 
 namespace tutti::torch {
 
-/// Of a SyncBatchNorm; as torch's BatchNorm has them.
+/// Options of a SyncBatchNorm, as those of torch's BatchNorm.
 struct SyncBatchNormOptions {
   double eps = 1e-5;      // added to the variance
   double momentum = 0.1;  // of the running statistics
 };
 
-/// Normalizes [batch, features, ...] by mean and variance over the batches of all ranks, which may
-/// differ in size, be empty too: what torch's BatchNorm computes of the joined batch (Ioffe and
-/// Szegedy 2015; partial variances combined as by Chan, Golub and LeVeque 1979). One collective
-/// forward and one backward, under `name`, which must be its own and equal on all ranks, so every
-/// rank runs both in training. It sums in f32, and in f64 for inputs of f64. An output has the type
-/// of its input. A step in which every batch is empty does not change the running statistics. In
-/// eval() it uses the running statistics and no other rank.
+/// Normalizes [batch, features, ...] by mean and variance over the batches of all ranks. Their
+/// sizes may differ or be zero. The result is what torch's BatchNorm computes for the joined batch
+/// (Ioffe and Szegedy 2015; partial variances are combined as by Chan, Golub and LeVeque 1979). In
+/// training it makes one collective forward and one backward under `name`, so every rank runs both.
+/// `name` must be unique and equal on all ranks. It sums in f32, and in f64 for f64 inputs. An
+/// output has the dtype of its input. A step in which every batch is empty does not change the
+/// running statistics. In eval() it uses the running statistics and no other rank.
 class SyncBatchNormImpl : public ::torch::nn::Module {
  public:
   /// The communicator must outlive it.
   SyncBatchNormImpl(Communicator& comm, std::string name, int64_t features,
                     const SyncBatchNormOptions& options = {});
-  /// Of the input's shape. Throws Error(invalid_argument) for another number of features.
+  /// Returns a tensor of the input's shape. Throws Error(invalid_argument) for another number of
+  /// features.
   ::at::Tensor forward(const ::at::Tensor& input);
 
   ::at::Tensor weight;               // parameter, [features]
@@ -43,11 +44,11 @@ class SyncBatchNormImpl : public ::torch::nn::Module {
   const SyncBatchNormOptions options_;
 };
 
-/// As torch's modules are held.
+/// The holder of the module, as torch's own modules have one.
 class SyncBatchNorm : public ::torch::nn::ModuleHolder<SyncBatchNormImpl> {
  public:
   using ::torch::nn::ModuleHolder<SyncBatchNormImpl>::ModuleHolder;
-  using Impl = SyncBatchNormImpl;  // torch asks for it
+  using Impl = SyncBatchNormImpl;  // torch uses this name
 };
 
 }  // namespace tutti::torch

@@ -33,7 +33,8 @@ constexpr bool kTellsHandle = requires(const Stream& stream) {
   stream.native_handle();
 };
 
-// LibTorch's stream of any kind of device: nothing of CUDA's is included or linked for it.
+// Returns the handle of LibTorch's stream, for any kind of device. CUDA is neither included nor
+// linked for it.
 template <class Stream>
 void* handle_of(const Stream& stream) {
   std::string why = "it is older";

@@ -10,30 +10,31 @@
 
 namespace tutti::torch {
 
-/// A tensor of LibTorch's and the name that the module gives it.
+/// A LibTorch tensor and the name that the module gives it.
 struct ModuleTensor {
   std::string name;
   ::at::Tensor tensor;
   bool sparse = false;  // its gradients are a few rows
 };
 
-/// An Error of code `invalid_argument` about one tensor: "<name>" on rank <rank> <why>.
+/// Returns an Error of code `invalid_argument` about one tensor: "<name>" on rank <rank> <why>.
 Error refused_tensor(const std::string& name, int rank, const std::string& why);
 
-/// Nothing for what Tutti cannot reduce.
+/// Returns nothing for a type that Tutti cannot reduce.
 std::optional<DataType> dtype_of_scalar(::at::ScalarType type);
 
-/// torch's current stream of that device in this thread; none of the host. Throws
-/// Error(unavailable) where LibTorch does not tell what is beneath its streams.
+/// Returns torch's current stream of the device in this thread, and no stream for the host. Throws
+/// Error(unavailable) if this LibTorch does not give access to the handles of its streams.
 StreamRef current_stream(::c10::Device device);
 
-/// The tensor in the order of its memory, with its strides unless they are row-major; borrowed. One
-/// of a GPU is complete where torch's current stream is now. Throws Error(invalid_argument) for
-/// what cannot travel: gaps between elements, other devices than the CPU and CUDA's, sparse
-/// tensors, complex and quantized elements.
+/// Returns a view of the tensor in the order of its memory, with its strides unless they are
+/// row-major. The memory is borrowed. On a GPU it is complete at the current point of torch's
+/// current stream. Throws Error(invalid_argument) for tensors that cannot be sent: with gaps
+/// between elements, on devices other than CPU and CUDA, sparse ones, and complex or quantized
+/// elements.
 TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank);
 
-/// The same memory of the host as a tensor of LibTorch's, which keeps it alive.
+/// Returns the same host memory as a LibTorch tensor, which keeps it alive.
 ::at::Tensor tensor_of(const Tensor& tensor);
 
 }  // namespace tutti::torch

@@ -12,6 +12,7 @@
 
 #include "tutti/backends/stream/joint_transport.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/chooser.h"
 
 namespace tutti {
 

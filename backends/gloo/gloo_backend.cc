@@ -17,6 +17,7 @@
 #include "tutti/backends/gloo/worker.h"
 #include "tutti/backends/order/sequencer.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/chooser.h"
 #include "tutti/collectives/schedule.h"
 #include "tutti/kernels/convert.h"
 

@@ -127,7 +127,7 @@ void GlooMesh::listen(const tutti::Context& context) {
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("rank {}: {}", rank, error.what())).with_rank(rank);
   }
-  check_congestion(context.tcp_congestion);
+  check_congestion(context.setting("TUTTI_TCP_CONGESTION"));
   gloo::transport::tcp::attr attributes;
   attributes.hostname = address_;
   attributes.ai_family = address_.find(':') == address_.npos ? AF_INET : AF_INET6;
@@ -180,8 +180,9 @@ void GlooMesh::connect_all(const tutti::Context& context) {
     }
     connecting.get();
     find_sockets(own, theirs);
+    const auto& congestion = context.setting("TUTTI_TCP_CONGESTION");
     for (const auto& socket : sockets_)
-      if (socket) choose_congestion(socket.get(), context.tcp_congestion);
+      if (socket) choose_congestion(socket.get(), congestion);
   } catch (const gloo::Exception& error) {
     const auto failure = Error(
         ErrorCode::unavailable,

@@ -218,9 +218,9 @@ std::shared_ptr<Inheritance> NcclBackend::split(const Context& context, int colo
   auto inheritance = std::make_shared<NcclInheritance>();
   try {
     place_.runtime->make_current(place_.device);
-    inheritance->root =
-        NcclConnector(context, place_.library, parse_nccl_settings(context.nccl_config))
-            .split(*root_, color, key);
+    inheritance->root = NcclConnector(context, place_.library,
+                                      parse_nccl_settings(context.setting("TUTTI_NCCL_CONFIG")))
+                            .split(*root_, color, key);
   } catch (const Error& error) {
     inheritance->failure = error.what();
   }
@@ -247,8 +247,9 @@ std::unique_ptr<Backend> connect(const Context& context) {
   std::string failure;
   try {
     place.device = choose_device(context, "NCCL");
-    place.library = std::make_shared<const NcclLibrary>(NcclLibrary::load(context.library));
-    settings = parse_nccl_settings(context.nccl_config);
+    place.library = std::make_shared<const NcclLibrary>(
+        NcclLibrary::load(context.setting("TUTTI_BACKEND_LIBRARY")));
+    settings = parse_nccl_settings(context.setting("TUTTI_NCCL_CONFIG"));
     make_config(settings, *place.library);
   } catch (const Error& error) {
     failure = error.what();

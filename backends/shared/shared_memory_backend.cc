@@ -7,6 +7,7 @@
 #include "tutti/backends/shared/pipeline.h"
 #include "tutti/backends/shared/shared_memory.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/chooser.h"
 
 namespace tutti {
 

@@ -5,6 +5,7 @@
 
 #include "tutti/backends/backend.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/chooser.h"
 
 namespace tutti {
 

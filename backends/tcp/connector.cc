@@ -128,15 +128,16 @@ std::map<int, Descriptor> Connector::run() {
   }
   gate_->close();
   std::map<int, Descriptor> sockets;
+  const auto& congestion = context_.setting("TUTTI_TCP_CONGESTION");
   for (auto& peer : peers_) {
-    choose_congestion(peer->socket->native_handle(), context_.tcp_congestion);
+    choose_congestion(peer->socket->native_handle(), congestion);
     sockets[peer->rank] = Descriptor(peer->socket->release());
   }
   return sockets;
 }
 
 void Connector::publish_address() {
-  check_congestion(context_.tcp_congestion);
+  check_congestion(context_.setting("TUTTI_TCP_CONGESTION"));
   scope_ = agree_on_scope(*context_.store, lane_);
   const auto address = choose_address(context_, interface_addresses());
   acceptor_ = listen_on(io_, {address, 0});

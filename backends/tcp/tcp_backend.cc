@@ -1,5 +1,6 @@
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace {
 
 std::vector<std::unique_ptr<Channel>> open_channels(const Context& context,
                                                     std::span<const int> peers) {
+  const int lanes_each = std::stoi(context.setting("TUTTI_TCP_SOCKETS"));
   std::map<int, std::vector<Descriptor>> sockets;
-  for (int lane = 0; lane < context.tcp_sockets; ++lane)
+  for (int lane = 0; lane < lanes_each; ++lane)
     for (auto& [rank, socket] : connect_peers(context, peers, lane))
       sockets[rank].push_back(std::move(socket));
   std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(context.size));

@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-// "rank 0 sent f32[4], ranks 1-3 sent f32[5]": every variant with the ranks that hold it.
+// Returns "rank 0 sent f32[4], ranks 1-3 sent f32[5]": each variant with the ranks that sent it.
 std::string who_said_what(Voices voices,
                           const std::function<std::string(const Request&)>& describe) {
   std::vector<std::pair<std::string, std::vector<int>>> variants;
@@ -30,7 +30,7 @@ std::string who_said_what(Voices voices,
   return line;
 }
 
-// The first rank that does not say what the first one says.
+// Returns the first rank whose request differs from the first one, or -1.
 int odd_rank(Voices voices, const std::function<std::string(const Request&)>& describe) {
   const auto first = describe(*voices.front().second);
   for (const auto& [rank, request] : voices)
@@ -54,7 +54,7 @@ bool whole_shape(CollectiveKind kind) {
   return is_elementwise(kind) || (deals_parts(kind) && typed(kind));
 }
 
-// The order in which disagreements are looked for; the first one found is reported.
+// The rules are checked in this order, and the first disagreement is reported.
 constexpr Rule kRules[] = {
     {"kind of operation", always,
      [](const Request& r) { return std::string(to_string(r.signature.kind)); }},
@@ -102,8 +102,8 @@ constexpr Rule kRules[] = {
      }},
 };
 
-// What must be equal for a rule; mostly the text itself, but dtype and row shapes look at less
-// than they print.
+// Returns the text that must be equal for a rule. It is mostly the text that is printed. For a
+// dtype and a row shape, less is compared than printed.
 std::string essence(const Rule& rule, const Request& request) {
   const std::string_view what(rule.what);
   if (what == "dtype") return std::string(to_string(request.signature.dtype));
@@ -132,7 +132,7 @@ int64_t rows_for(CollectiveKind kind, Voices voices, int rank, int size, const R
   return total;
 }
 
-// Outputs of the callers' own, if all else is agreed on.
+// Checks the outputs that callers gave, after everything else has been agreed on.
 std::optional<Error> check_outputs(const std::string& name, Voices voices, int size) {
   const auto& first = *voices.front().second;
   const auto kind = first.signature.kind;
@@ -165,7 +165,8 @@ std::optional<Error> check_outputs(const std::string& name, Voices voices, int s
 
 std::optional<Error> check_rows(const std::string& name, Voices voices, int size) {
   const auto kind = voices.front().second->signature.kind;
-  // Rows are what the user gave: too many to be counted are as good as any wrong number.
+  // The user gave the rows, so their sum may overflow. The maximum then stands for it, as it
+  // matches no tensor.
   const auto sum = [](const std::vector<int64_t>& rows) {
     int64_t total = 0;
     for (const int64_t count : rows)

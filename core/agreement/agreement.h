@@ -9,11 +9,11 @@
 
 namespace tutti {
 
-/// The requests of the ranks that made them, in rank order.
+/// The requests of some ranks, each with its rank, in rank order.
 using Voices = std::span<const std::pair<int, const Request*>>;
 
-/// The error that every rank gets if these requests for one name do not go together, naming which
-/// rank asked for what; nothing if they do. Pure.
+/// Returns the error that every rank gets if these requests for one name do not match, or nothing
+/// if they match. The error names the ranks and what each of them requested. Pure.
 std::optional<Error> find_disagreement(const std::string& name, Voices voices, int size);
 
 }  // namespace tutti

@@ -33,7 +33,7 @@ class Planner {
     const int64_t piece = partition_bytes_ > 0 ? std::max<int64_t>(1, partition_bytes_ / element)
                                                : signature.shape.count();
     int64_t begin = signature.begin;
-    // Tensors before one that is cut are not to wait until all its pieces are through.
+    // Tensors before a cut one must not wait until all its pieces are through.
     if (signature.shape.count() - begin > piece) close_all();
     for (; signature.shape.count() - begin > piece; begin += piece)
       alone(key, {tensor.index, begin, piece, 0});
@@ -65,13 +65,14 @@ class Planner {
   }
 
  private:
-  // A bucket that takes more tensors of its key.
+  // A bucket that still takes tensors of its key.
   struct Open {
     Bucket bucket;
     int32_t priority = 0;  // of its most urgent tensor
   };
 
-  // Those from `first` on are complete: the most urgent go first, else those that filled first.
+  // Completes the buckets from `first` on. The most urgent one goes first; of equally urgent ones,
+  // the one that filled first.
   void close(std::vector<Open>::iterator first) {
     std::sort(first, open_.end(), [](const Open& a, const Open& b) {
       return std::pair(-int64_t{a.priority}, a.bucket.slices.back().index) <
@@ -93,7 +94,7 @@ class Planner {
     auto open = find();
     if (open != open_.end() && (open->bucket.count + slice.count) * size_of(key.wire) > limit_) {
       limit_ = fusion_bytes_;
-      // A full bucket overtakes those of other keys that still fill, but none that is more urgent.
+      // A full bucket may overtake open buckets of other keys, unless they are more urgent.
       const int32_t urgency = open->priority;
       close(std::partition(open_.begin(), open_.end(), [&](const Open& other) {
         return other.bucket.key != key && other.priority <= urgency;
@@ -108,7 +109,7 @@ class Planner {
     open->priority = std::max(open->priority, priority);
   }
 
-  // In an arena neighbours in memory should be neighbours in the bucket.
+  // Orders the slices so that neighbours in the arena's memory are neighbours in the bucket.
   void order_by_place(Bucket& bucket) const {
     std::sort(bucket.slices.begin(), bucket.slices.end(),
               [&](const BucketSlice& a, const BucketSlice& b) {
@@ -122,10 +123,10 @@ class Planner {
     }
   }
 
-  std::unordered_map<int64_t, int64_t> places_;  // in an arena, of each tensor there
+  std::unordered_map<int64_t, int64_t> places_;  // of each tensor that is in an arena
   const int64_t fusion_bytes_;
   const int64_t partition_bytes_;
-  int64_t limit_;  // of the bucket that is filled now
+  int64_t limit_;  // bytes of the bucket that is being filled
   std::vector<Open> open_;
   std::vector<Bucket> done_;
 };

@@ -15,7 +15,7 @@ namespace {
 
 bool is_rank(int64_t number, int size) { return number >= 0 && number < size; }
 
-// All of at least 0 and not too many, so that they can be added up.
+// Returns whether every count is at least 0 and small enough that their sum does not overflow.
 bool are_rows(const std::vector<int64_t>& rows) {
   return std::ranges::all_of(rows,
                              [](int64_t count) { return count >= 0 && count <= kMostElements; });

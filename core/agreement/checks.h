@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-// What holds of every message that a rank writes, because ranks check it of themselves before they
-// tell others. A reader that relied on it without looking would, for a damaged message, reach
-// beyond memory, overflow, or blame itself. All throw DamagedMessage.
+// Checks of received messages. Every rank checks its own message before it sends it, so a failed
+// check means that the message is damaged. A reader that used such a message could reach beyond
+// memory, overflow, or blame itself. All checks throw DamagedMessage.
 
-/// Elements, and rows, that no tensor of a process has. Those of all ranks together can be counted
-/// without an overflow.
+/// More elements or rows than any tensor of a process can have. The sum over all ranks still does
+/// not overflow.
 inline constexpr int64_t kMostElements = int64_t{1} << 42;
-/// What a plan takes on each rank is bounded by this, whatever the sizes of its tensors.
+/// Bounds the memory that a plan needs on each rank, independent of its tensors' sizes.
 inline constexpr int64_t kMostPieces = 1 << 16;
 
 inline void need_of_message(bool holds, const char* otherwise) {
@@ -22,19 +22,19 @@ inline void need_of_message(bool holds, const char* otherwise) {
 }
 
 void check_signature(const Signature& signature);
-/// What `rank` asks for.
+/// Checks a request of `rank`.
 void check_request(const Request& request, int rank, int size);
-/// What the coordinator answers.
+/// Checks an answer of the coordinator.
 void check_response(const Response& response, int size);
-/// That this answer is about the memory that `rank` has for what it asked: a larger one would reach
-/// beyond it.
+/// Returns whether this answer fits the memory that `rank` gave in its request. A larger answer
+/// would reach beyond that memory.
 bool answers(const Request& asked, const Response& response, int rank, int size);
 void check_answer(const Request& asked, const Response& response, int rank, int size);
-/// What a plan foresees, as one rank is told of it.
+/// Checks a plan's tensor as one rank receives it.
 void check_planned(const Plan::Tensor& tensor, int size);
 void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes);
 
-/// In how many pieces these tensors travel.
+/// Returns how many pieces these tensors are cut into.
 int64_t count_pieces(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes);
 
 }  // namespace tutti

@@ -9,7 +9,7 @@ namespace tutti {
 
 namespace {
 
-// A name that is sent and received under is none of a plan's, which may have the same.
+// True for a send or receive. It does not belong to a plan, even if the plan uses the same name.
 template <class Message>
 bool is_between_two(const Message& message) {
   return is_pair(message.signature.kind);
@@ -46,8 +46,9 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
       continue;
     }
     if (!request.join) check_request(request, rank, size_);
-    // A rank that has not heard of the plan yet asks for its tensors; when it hears of it, it moves
-    // them into the plan itself. It asks to join once more, too, after it has left the plan.
+    // A rank that has not received the plan yet still requests the plan's tensors. When it receives
+    // the plan, it moves them into the plan itself. If it wants to join, it requests that again
+    // after it has left the plan.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
         !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
       continue;
@@ -113,7 +114,7 @@ void Coordinator::answer() {
                        [&](const Plan::Tensor& tensor) { return tensor.name == name; });
   };
   for (auto& response : responses) {
-    // Once the step is complete, what is ready already of the next one belongs to the plan.
+    // The step is complete, so answers of the next step that are already ready belong to the plan.
     if (locked && !response.all_joined && !is_between_two(response) && in_locked(response.name))
       continue;
     const bool regular = !response.error && !response.all_joined && response.joined.empty();
@@ -141,8 +142,9 @@ void Coordinator::answer() {
     send_(rank, messages[messages.size() == 1 ? 0 : static_cast<size_t>(rank)].bytes());
 }
 
-// A step that is the same but for what comes in some steps only has its allreduces replayed, later
-// than one that is the same: a first step may have more in it, as what is broadcast once.
+// Returns the tensors of a plan once a step has repeated often enough. If only the allreduces of a
+// step repeat, the plan holds just them. That takes more steps than a whole step, because a first
+// step may contain more, such as a broadcast that happens once.
 std::optional<std::vector<Plan::Tensor>> Coordinator::learn(const Response& response) {
   if (!PlanLearner::can_replay(response.signature)) return {};
   auto all = learner_.observe(response);

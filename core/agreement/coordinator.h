@@ -14,15 +14,15 @@
 
 namespace tutti {
 
-/// What an `answers` message holds, one after another.
+/// The parts of an `answers` message, in sequence.
 enum class AnswerType : uint8_t { response = 0, plan = 1 };
 
-/// Rank 0's other half: takes the requests of all ranks (its own included), answers when all have
-/// asked, and locks a plan when steps repeat. Pure but for what it hands to `send`. Called by the
-/// holder of the token of rank 0's engine.
+/// Rank 0's half of the negotiation. It takes the requests of all ranks (its own included), answers
+/// a name when all ranks have requested it, and locks a plan when steps repeat. It has no effect
+/// except through `send`. Only the holder of the token of rank 0's engine calls it.
 class Coordinator {
  public:
-  /// `send(rank, message)` delivers to any rank, 0 included, in order.
+  /// Delivers the message to any rank, 0 included. Messages to one rank arrive in order.
   using Send = std::function<void(int rank, std::span<const std::byte> message)>;
   Coordinator(const Options& options, int size, Send send);
 
@@ -30,16 +30,16 @@ class Coordinator {
   void on_plan_joined(int rank, WireReader reader);
   void on_plan_failed(WireReader reader);
   void on_plan_left(int rank, WireReader reader);
-  /// A rank left; see Negotiator::leave.
+  /// Records that a rank left; see Negotiator::leave.
   void on_left(int rank, const Error& error, uint64_t joins);
-  /// Sends what became ready since the last call.
+  /// Sends the answers that became ready since the last call.
   void answer();
 
   bool idle() const { return negotiator_.idle(); }
   std::vector<Negotiator::Waiting> waiting() const { return negotiator_.waiting(); }
 
  private:
-  /// Whether a plan may begin: no rank has left, and no join is to be counted.
+  /// Returns whether a plan may begin: no rank has left, and no join is pending.
   bool may_lock() const;
   std::optional<std::vector<Plan::Tensor>> learn(const Response& response);
   void lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages);
@@ -49,20 +49,20 @@ class Coordinator {
   const Send send_;
   Negotiator negotiator_;
   NameCache cache_;
-  PlanLearner learner_;            // of steps with all that a plan can replay
-  PlanLearner allreduce_learner_;  // of the allreduces among it, where the rest changes
+  PlanLearner learner_;            // of steps with everything that a plan can replay
+  PlanLearner allreduce_learner_;  // of their allreduces alone, for steps whose other parts vary
   PairLearner pair_learner_;       // of sends and receives
   uint32_t next_plan_ = 1;
-  // How far a rank has come with the plan, by what it has said.
+  // The progress of a rank with the plan, according to the rank's messages.
   enum class Progress : uint8_t { before, inside, after };
-  std::optional<Plan> plan_;  // the last one locked, until all ranks are after it
+  std::optional<Plan> plan_;  // the last plan locked, until all ranks have left it
   bool has_failed_ = false;
   std::vector<Progress> progress_;
-  // A rank's join counts after what it asked for before, so it waits until the rank has told in
-  // full what this one had forgotten.
+  // A join counts after the rank's earlier requests. If the coordinator has forgotten numbers that
+  // the rank used, the join waits until the rank has sent those requests in full.
   struct AskedAgain {
-    int count = 0;  // resend messages that are not answered yet; an empty message ends each answer
-    bool joins = false;  // it has joined meanwhile
+    int count = 0;       // unanswered resend messages; an empty `requests` message ends each answer
+    bool joins = false;  // the rank has joined meanwhile
   };
   std::vector<AskedAgain> asked_again_;
 };

@@ -16,7 +16,7 @@ bool Farewell::has_finished(uint64_t tag) const {
   return tag < next_tag && !contains(unfinished, tag);
 }
 
-// Ranks follow one plan after another, and begin one when all are done with the one before.
+// Ranks follow one plan after another. They begin a plan when all have finished the previous one.
 bool Farewell::has_finished_bucket(uint32_t of_plan, uint64_t sequence) const {
   if (of_plan != plan) return of_plan < plan;
   return sequence < next_sequence && !contains(unfinished_buckets, sequence);

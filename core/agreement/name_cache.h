@@ -10,9 +10,10 @@
 
 namespace tutti {
 
-/// Names and signatures that all ranks know by number, so that repeated requests and answers are a
-/// few bytes. Every rank applies the same remember() calls in the same order, so the tables stay
-/// equal without a message. Least recently answered goes first. Numbers are never used twice.
+/// Numbers for names and signatures that all ranks know, so that repeated requests and answers take
+/// a few bytes. Every rank makes the same remember() calls in the same order, so the tables stay
+/// equal without messages. The entry whose last answer is oldest is dropped first. A number is
+/// never reused.
 class NameCache {
  public:
   struct Known {
@@ -22,12 +23,12 @@ class NameCache {
   };
   explicit NameCache(int64_t capacity) : capacity_(capacity) {}
 
-  /// The number of this name with exactly this signature, or -1.
+  /// Returns the number of this name with exactly this signature, or -1.
   int64_t find(const std::string& name, const Signature& signature) const;
-  /// Null if the number is not known (any more).
+  /// Returns null if the number is unknown or was dropped.
   const Known* find(int64_t id) const;
-  /// An answer with this name was given (moves it to the most recent end). Returns its number; -1
-  /// with capacity 0.
+  /// Records an answer with this name, which becomes the most recent entry. Returns its number, or
+  /// -1 with capacity 0.
   int64_t remember(const std::string& name, const Signature& signature);
 
  private:

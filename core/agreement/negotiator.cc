@@ -16,7 +16,7 @@ std::string pair_key(const std::string& name, int one, int other) {
   return fmt::format("{}\n{}-{}", name, std::min(one, other), std::max(one, other));
 }
 
-// Point-to-point names belong to their two ranks; others may use the same name.
+// A send or receive belongs to its two ranks, so other ranks may use the same name.
 std::string table_key(int rank, const Request& request) {
   if (!is_pair(request.signature.kind)) return request.name;
   return pair_key(request.name, rank, request.signature.root);
@@ -50,7 +50,7 @@ Error joined_without(const std::string& name, const Signature& signature,
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
   last_asked_ = now;
   if (request.join) {
-    if (never_all_join()) return;  // the join fails on that rank as soon as it hears of the leaver
+    if (never_all_join()) return;  // this rank's join fails when it learns who left
     need_of_message(!joined_[static_cast<size_t>(rank)], "it joins twice");
     joined_[static_cast<size_t>(rank)] = true;
     ++joined_count_;
@@ -77,7 +77,7 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
   settle(put(rank, std::move(request), now, false));
 }
 
-// Takes the oldest send that is there, or waits for one.
+// Takes the oldest send that has arrived, or waits for one.
 void Negotiator::add_from_any(int rank, Request request, Clock::time_point now) {
   need_of_message(std::ranges::none_of(from_any_,
                                        [&](const FromAny& asked) {
@@ -120,7 +120,7 @@ std::string Negotiator::put(int rank, Request request, Clock::time_point now, bo
   }
   pending.from_any |= from_any;
   auto& place = pending.requests[static_cast<size_t>(rank)];
-  // A rank refuses a pending name before it asks.
+  // A rank refuses a name that is pending, so it never asks twice.
   need_of_message(!place.has_value(), "it asks twice for one operation");
   place = std::move(request);
   ++pending.count;
@@ -133,8 +133,8 @@ void Negotiator::settle(const std::string& key) {
 }
 
 void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
-  // Its peers count the joins that its farewell tells. So does this rank, which may have read
-  // fewer.
+  // The peers count the joins in the rank's farewell. So does rank 0, which may have read fewer
+  // joins.
   const bool has_joined = !never_all_join() && joins > rounds_of_joins_;
   if (joined_[static_cast<size_t>(rank)] != has_joined) {
     joined_[static_cast<size_t>(rank)] = has_joined;
@@ -144,15 +144,16 @@ void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
   gone_[static_cast<size_t>(rank)] = error;
   if (!left_) left_ = error;
   std::erase_if(from_any_, [&](const FromAny& asked) { return asked.rank == rank; });
-  // From now on each operation is answered by itself, so no group fills any more. What all ranks
-  // had asked for ends with the rank that left.
+  // From now on each operation is answered by itself, so no group fills any more. Operations that
+  // all ranks had requested fail with the error of the rank that left.
   for (auto& [name, group] : groups_)
     for (auto& member : group.members) {
       if (!is_pair(member.signature.kind) && !member.error) member.error = error;
       ready_.push_back(std::move(member));
     }
   groups_.clear();
-  // The joins of the others fail. They may join again, and they take part in operations again.
+  // The joins of the other ranks fail. These ranks take part in operations again, and may join
+  // again.
   for (size_t other = 0; never_all_join() && other < joined_.size(); ++other)
     if (joined_[other] && !gone_[other]) {
       joined_[other] = false;
@@ -166,7 +167,7 @@ void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
   release_complete();
 }
 
-// Nobody is left who could send to a rank that receives from any.
+// Answers the receives from any rank for which no rank can send any more.
 void Negotiator::release_from_any() {
   std::erase_if(from_any_, [&](const FromAny& asked) {
     std::vector<int> joined;
@@ -187,9 +188,10 @@ void Negotiator::release_from_any() {
   });
 }
 
-// An operation of all ranks never ends if one of them left, even if that one had joined or had
-// asked for it: the others do not ask for it any more. Its error names the first that left. An
-// operation of two ranks never ends if the other one left and had neither joined nor asked for it.
+// An operation of all ranks cannot complete if one of them left, even if that rank had joined or
+// had requested it, because the others no longer request it. Its error names the first rank that
+// left. An operation of two ranks cannot complete if one of them left without joining or requesting
+// it.
 const Error* Negotiator::hopeless(const Pending& pending) const {
   if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
@@ -203,7 +205,7 @@ const Error* Negotiator::hopeless(const Pending& pending) const {
   return nullptr;
 }
 
-// Whether a rank left without joining.
+// Returns whether a rank left without joining.
 bool Negotiator::never_all_join() const {
   for (size_t rank = 0; rank < joined_.size(); ++rank)
     if (gone_[rank] && !joined_[rank]) return true;
@@ -221,7 +223,7 @@ bool Negotiator::complete(const Pending& pending) const {
     if (pending.count == 2) return true;
     const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                     [](const auto& request) { return request.has_value(); });
-    return joined_[static_cast<size_t>((*first)->signature.root)];  // which will not come
+    return joined_[static_cast<size_t>((*first)->signature.root)];  // it will not ask
   }
   if (pending.count + joined_count_ < size_) return false;
   for (size_t rank = 0; rank < joined_.size(); ++rank)
@@ -229,8 +231,8 @@ bool Negotiator::complete(const Pending& pending) const {
   return true;
 }
 
-// A join can complete names that waited for that rank only; oldest first, so that every run of the
-// same requests answers alike.
+// A join can complete names that waited only for that rank. The oldest name is answered first, so
+// that the same requests always get the same answers.
 void Negotiator::release_complete() {
   std::vector<std::pair<uint64_t, std::string>> keys;
   for (const auto& [key, pending] : table_)
@@ -263,7 +265,8 @@ void Negotiator::finish(const std::string& key) {
                (request->signature.group == group && request->signature.group_size == group_size);
       });
   table_.erase(found);
-  // Ranks that disagree about the group itself get their error now: such a group never fills.
+  // Ranks that disagree about the group itself get their error now, because such a group never
+  // fills.
   if (group.empty() || !one_group || left_) {
     ready_.push_back(std::move(response));
     return;
@@ -362,7 +365,7 @@ void Negotiator::forget(const std::string& name) {
 std::vector<Negotiator::Waiting> Negotiator::waiting() const {
   struct Asked {
     Waiting waiting;
-    uint64_t order;  // of those that wait since one time
+    uint64_t order;  // of requests that began at the same time
   };
   std::vector<Asked> list;
   for (const auto& [key, pending] : table_) {

@@ -16,7 +16,8 @@ int64_t PairLearner::observe(const Response& response) {
                          std::max(use.from, use.to));
   auto found = known_.find(key);
   if (found == known_.end()) {
-    // Names that come once, or seldom, make room; pairs are on their ranks, too, and stay.
+    // If the table is full, names that are not pairs are dropped. Pairs stay, because their ranks
+    // have them too.
     if (known_.size() >= kMostNames)
       std::erase_if(known_, [](const auto& known) { return !known.second.is_pair; });
     if (known_.size() >= kMostNames) return -1;

@@ -8,30 +8,32 @@
 
 namespace tutti {
 
-/// Numbers of pairs are below this; see pair_tag().
+/// The numbers of pairs are below this; see pair_tag().
 inline constexpr int64_t kMostPairs = int64_t{1} << 20;
 
-/// The operation number of a pair's use, equal on its two ranks, beyond those of all plans.
+/// Returns the operation number of a pair's use. It is equal on the pair's two ranks, and differs
+/// from the numbers of all plans.
 inline uint64_t pair_tag(int64_t pair, uint64_t use) {
   constexpr int kUseBits = 40;
   constexpr uint64_t kMostUses = uint64_t{1} << kUseBits;
   return (uint64_t{1} << 62) | (static_cast<uint64_t>(pair) << kUseBits) | (use % kMostUses);
 }
-/// Of the last use.
+/// Returns the tag of the last use.
 inline uint64_t last_pair_tag(int64_t pair) { return pair_tag(pair, ~uint64_t{0}); }
 
-/// Watches the coordinator's answers to sends and receives: when one rank has sent to another under
-/// one name `equal_uses` times alike, the two become a pair, which goes on without asking. The rank
-/// that is to send or receive otherwise leaves the pair and asks again, and so does its peer when
-/// it hears of that; the next pair then takes twice as many uses. Pure.
+/// Watches the coordinator's answers to sends and receives. When one rank has sent to another under
+/// one name `equal_uses` times with the same type and count, the two become a pair, which goes on
+/// without asking. A rank that uses the name in another way leaves the pair and asks again. Its
+/// peer does so too when it learns of that. The next pair then takes twice as many uses. Pure.
 class PairLearner {
  public:
   static constexpr size_t kMostNames = 1 << 16;
   explicit PairLearner(int equal_uses) : equal_uses_(equal_uses) {}
 
-  /// The number of the pair, if this answer, which has no error, makes its two ranks one; else -1.
+  /// Returns the number of the pair if this answer makes its two ranks a pair, else -1. The answer
+  /// must not be an error.
   int64_t observe(const Response& response);
-  /// How many names it keeps: at most kMostNames.
+  /// Returns how many names it keeps: at most kMostNames.
   size_t kept_names() const { return known_.size(); }
 
  private:
@@ -46,7 +48,7 @@ class PairLearner {
     Use use;
     int equal = 0;
     int needed = 0;
-    bool is_pair = false;  // they have not asked since
+    bool is_pair = false;  // they have not asked since they became a pair
   };
 
   const int equal_uses_;

@@ -15,7 +15,7 @@ Plan Plan::build(uint32_t id, std::vector<Tensor> tensors, int64_t fusion_bytes,
   plan.tensors = std::move(tensors);
   std::vector<Placeable> places;
   std::vector<int64_t> cuts;
-  // The first bucket is small, so that the first bytes move early.
+  // The first bucket is small, so that the first transfer begins early.
   constexpr int64_t kFirstPart = 4;
   int64_t first_bytes = fusion_bytes / kFirstPart;
   const auto place = [&] {
@@ -132,7 +132,7 @@ bool PlanLearner::can_replay(const Signature& signature) {
 
 std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& response) {
   if (in_step_.contains(response.name)) {
-    // The name comes again: a step ends here that was not the same as the last one.
+    // The name comes again, so the step ends here. It was not the same as the last one.
     equal_ = 0;
     last_.clear();
     for (const auto& tensor : step_)
@@ -142,7 +142,7 @@ std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& re
   }
   if (step_.size() >= kMostTensors) disturb();
   in_step_.emplace(response.name, step_.size());
-  // What is asked for only after a wait cannot share a bucket with what was waited for.
+  // An operation that was requested after a wait cannot share a bucket with what the wait was for.
   step_.push_back({response.name, response.signature,
                    response.after_wait || cuts_.contains(response.name), response.rows});
   step_.back().signature.begin = 0;

@@ -52,7 +52,7 @@ Signature decode_signature(WireReader& reader) {
   try {
     signature.shape = Shape(extents);
   } catch (const Error& error) {
-    throw DamagedMessage(error.what());  // every rank checks a shape before it tells of it
+    throw DamagedMessage(error.what());  // every rank checks a shape before it sends it
   }
   check_signature(signature);
   return signature;

@@ -13,28 +13,29 @@
 
 namespace tutti {
 
-/// Signature::place is the arena's number above these bits, and the offset in bytes.
+/// Signature::place has the arena's number above this many bits, and the offset in bytes below.
 inline constexpr int kArenaShift = 44;
 
-/// The root of a receive that takes what whichever rank sends.
+/// The root of a receive that accepts a send of any rank.
 inline constexpr int32_t kFromAnyRank = -1;
 
-/// What all ranks must agree on for one name (the first extent of gathered kinds excepted).
+/// The properties that all ranks must agree on for one name. For gathered kinds, the first extent
+/// may differ.
 struct Signature {
   CollectiveKind kind = CollectiveKind::allreduce;
   DataType dtype = DataType::f32;
-  DataType wire = DataType::f32;  // the type in which it travels
+  DataType wire = DataType::f32;  // the type in which it is sent
   ReduceOp op = ReduceOp::sum;
   DeviceKind placement = DeviceKind::cpu;
-  int32_t root = 0;  // or the peer of send and recv, or kFromAnyRank
+  int32_t root = 0;  // for send and recv the peer, or kFromAnyRank
   int32_t priority = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  int64_t place = -1;   // in the ranks' GradientArena: its number and the offset; -1: in none
-  int64_t begin = 0;    // elements before this one are done already (after a veto)
+  int64_t place = -1;   // number of the ranks' GradientArena, and offset in it; -1: not in an arena
+  int64_t begin = 0;    // elements before this one are already reduced (after a veto)
   uint64_t layout = 0;  // digest of its strides, or of the arrays in the arena; 0: row-major memory
-  bool updates = false;  // every rank updates an optimizer's arrays from the result, or its share
-  std::string group;     // empty: alone
+  bool updates = false;  // every rank updates an optimizer's arrays from the result or its share
+  std::string group;     // empty: not in a group
   int32_t group_size = 0;
   Shape shape;
 
@@ -43,40 +44,41 @@ struct Signature {
   std::string describe() const;
 };
 
-/// "I have this tensor": what a rank tells the coordinator.
+/// A rank's message to the coordinator that it has submitted this operation.
 struct Request {
   std::string name;
   Signature signature;
-  std::vector<int64_t> rows;  // if parts are exchanged: to each rank; if they are dealt: of each
-  int64_t output_rows = -1;   // rows of the caller's output; -1: the library makes it, or none is
-  bool after_wait = false;    // its thread waited for another one's end before it asked for this
-  bool join = false;          // "I am out of data": nothing else counts
+  std::vector<int64_t> rows;  // if parts are exchanged: to each rank; if dealt: of each rank
+  int64_t output_rows = -1;   // rows of the caller's output; -1: the caller gave none
+  bool after_wait = false;    // its thread waited for another operation before this request
+  bool join = false;          // the rank is out of data; all other fields are ignored
 };
 
-/// "All ranks have it: run it", or why not. The same on every rank, in the same order.
+/// The coordinator's answer: all ranks run the operation, or get its error. All ranks receive the
+/// same answers in the same order.
 struct Response {
   std::string name;
   Signature signature;
-  // If parts are joined: rows of each rank. If they are dealt: rows to each. If they are exchanged:
-  // [from * size + to] at the coordinator, elsewhere see for_rank(). A pair's: the ranks from and
-  // to which (the signature's root is kFromAnyRank if the receive was from any).
+  // Parts are joined: rows of each rank. Parts are dealt: rows to each rank. Parts are exchanged:
+  // on the coordinator [from * size + to], otherwise see for_rank(). A pair: {sender, receiver};
+  // the signature's root is kFromAnyRank if the receive was from any rank.
   std::vector<int64_t> rows;
-  std::vector<int64_t> joined;  // ranks that take part with nothing
+  std::vector<int64_t> joined;  // ranks that take part without data
   int64_t id = -1;              // the name's number from now on; -1: not remembered
   std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to join; rows = {last rank to join}
-  bool after_wait = false;      // all ranks' requests were; for rank 0's plans, not told
-  int64_t pair = -1;            // send and recv: its two ranks need not ask for it any more, and
-                                // are pair number so and so from the next use of the name on
+  bool after_wait = false;      // all ranks' requests had it; used for rank 0's plans, not sent
+  int64_t pair = -1;            // send, recv: number of the ranks' pair from the next use on
 };
 
-/// What rank `rank` gets of `rows` rows that are dealt equally, the remainder to the lowest ranks.
+/// Returns the part of rank `rank` of `rows` rows that are divided equally. The lowest ranks get
+/// the remainder.
 inline int64_t even_share(int64_t rows, int rank, int size) {
   return rows / size + (rank < rows % size ? 1 : 0);
 }
 
-/// What `rank` is told of a response. If parts are exchanged, its rows are those that the rank gets
-/// from each rank, and the most that any rank gives any other.
+/// Returns the response as `rank` receives it. If parts are exchanged, it has the rows from each
+/// rank to `rank`, and then the largest number of rows from any rank to any other.
 Response for_rank(const Response& response, int rank, int size);
 
 void encode(WireWriter& writer, const Signature& signature);

@@ -39,9 +39,9 @@ class WireWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// What the readers of control messages throw, and nothing else does: its sender wrote something
-/// that cannot be. So it tells a peer's mistake from a failure of this rank while it does what the
-/// message asks for, whatever code that one has.
+/// Thrown by the readers of control messages alone: the sender wrote an invalid message. It
+/// distinguishes a peer's mistake from a failure of this rank while it carries out the message,
+/// whatever that failure's code is.
 class DamagedMessage : public Error {
  public:
   explicit DamagedMessage(const std::string& what) : Error(ErrorCode::corrupt_data, what) {}
@@ -60,7 +60,7 @@ class WireReader {
     left_ = left_.subspan(sizeof number);
     return number;
   }
-  /// An enumeration whose values are 0 to count - 1.
+  /// Reads an enumeration whose values are 0 to count - 1.
   template <class Enum>
   Enum enumeration(int count) {
     const auto value = get<uint8_t>();

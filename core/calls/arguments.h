@@ -10,39 +10,39 @@
 
 namespace tutti {
 
-// What a rank alone can see of the arguments of a call. All throw Error(invalid_argument).
+// Checks of a call's arguments that a rank can make alone. All throw Error(invalid_argument).
 
-/// Of the first extent; a scalar is one row.
+/// Returns the first extent; a scalar is one row.
 int64_t rows_of(const Shape& shape);
-/// Shape, dtype and layout of the two.
+/// Checks that both have the same shape, dtype and layout.
 void check_alike(std::string_view name, const TensorView& input, const TensorView& output);
-/// Dtype and all extents but the first.
+/// Checks that both have the same dtype and the same extents apart from the first.
 void check_row_type(std::string_view name, const TensorView& input, const TensorView& output);
-/// One row count a rank, or none.
+/// Checks that `rows` is empty or has one row count per rank, none of them negative.
 void check_rows(std::string_view name, std::span<const int64_t> rows, int size);
-/// The same, copied.
+/// Checks `rows` in the same way and returns a copy.
 std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t> rows, int size);
-/// That `input` and `output` are different memory, unless `output` begins `in_place_at` bytes
-/// behind `input` (before, if negative).
+/// Checks that `input` and `output` do not overlap, unless `output` begins `in_place_at` bytes
+/// after `input` (before it, if negative).
 void check_apart(std::string_view name, const TensorView& input, const TensorView& output,
                  int64_t in_place_at);
-/// Of `input`, whose rows are dealt by `rows` (empty: equally, the remainder to the lowest ranks):
-/// where this rank's part begins.
+/// Returns the byte offset of this rank's part of `input`. Rank r's part has `rows[r]` rows. If
+/// `rows` is empty, the parts are equal and the lowest ranks get the remainder.
 int64_t bytes_before(const Options& options, const TensorView& input,
                      std::span<const int64_t> rows);
-/// The output of a reduce_scatter may be this rank's part of the input. In host memory it may also
-/// be the beginning of the input.
+/// Checks a reduce_scatter. Its output may be this rank's part of the input, which begins `part_at`
+/// bytes after it. In host memory it may also be the beginning of the input.
 void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
                      int64_t part_at);
-/// An allgather's or gather's input may be whole rows of its output: this rank's, whose place is
-/// known when all have told of theirs.
+/// Checks an allgather or gather. Its input may be whole rows of its output. Whether these rows are
+/// this rank's part is only known once all ranks have announced their row counts.
 void check_part(std::string_view name, const TensorView& input, const TensorView& output);
-/// The same for a gather. On a device its input must lie outside its output.
+/// Checks a gather in the same way. On a device its input must lie outside its output.
 void check_gathered(std::string_view name, const TensorView& input, const TensorView& output);
-/// For what is sent and received at the same time.
+/// Checks that memory that is sent and received at the same time does not overlap.
 void check_disjoint(std::string_view name, const TensorView& input, const TensorView& output);
-/// For exchanged parts. In host memory the output may be the input. On a device it must lie
-/// elsewhere.
+/// Checks exchanged parts. In host memory the output may be the input. On a device the two must not
+/// overlap.
 void check_exchanged(std::string_view name, const TensorView& input, const TensorView& output);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// How operations on host memory are handed over: the entry of a name is filled in place, and what
-// was said of it the last time is said again without a look at it.
+// Hands operations on host memory over. The entry of a name is filled in place. If the call equals
+// the name's last one, the entry's request is kept without being checked again.
 
 #include <algorithm>
 
@@ -67,7 +67,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Batch::fill(Entry& entry,
   const uint64_t layout = place >= 0 ? declared->layout : layout_of(described);
   auto& request = entry.request;
   auto& signature = request.signature;
-  // The entry is the name's own.
+  // The entry belongs to this name, so the names need no comparison.
   const bool is_known =
       !request.name.empty() && signature.kind == call.kind &&
       signature.dtype == described.dtype() &&
@@ -102,7 +102,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Batch::fill(Entry& entry,
   entry.output_index = 0;
   entry.sent_id = -1;
   entry.left = entry.final_end = 0;
-  // A kept Work would keep the library's output.
+  // A Work that is reused would keep the output that the library made.
   entry.reuses_work = work == nullptr && !call.library_output;
   if (work)
     entry.work = std::move(work);

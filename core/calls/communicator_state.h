@@ -20,30 +20,31 @@ namespace tutti {
 
 class CommunicatorState;
 
-/// One operation as this rank calls it. Borrowed for the call, but for the tensors' memory.
+/// One operation as this rank calls it. Its pointers are borrowed for the call; the tensors' memory
+/// is used until the operation is over.
 struct OperationCall {
   CollectiveKind kind;
-  const TensorView* input;   // of which the other ranks hear dtype and shape (but see described())
+  const TensorView* input;   // its dtype and shape go to the other ranks (but see described())
   const TensorView* output;  // empty: the library makes it, or there is none
-  const ReduceOptions* options = nullptr;  // of kinds that reduce
+  const ReduceOptions* options = nullptr;  // for kinds that reduce
   int root = 0;
   std::span<const int64_t> rows = {};  // see Request::rows
   int64_t output_rows = -1;            // see Request::output_rows
   bool library_output = false;
   int64_t divide_output_by = 1;
-  bool tells_output = false;  // a scatter off its root has no input
+  bool tells_output = false;  // true on a scatter's non-root ranks, which have no input
   const TensorView& described() const { return tells_output ? *output : *input; }
   /// The device of the caller's memory. Throws Error(invalid_argument) if input and output are on
   /// two devices.
   Device device(std::string_view name) const;
 };
 
-/// A name looked up once: the handle's and the arena's tensors.
+/// A name that was looked up once. Handles and the tensors of an arena hold one.
 struct DeclaredTensor {
   DeclaredTensor(std::weak_ptr<const CommunicatorState> of, std::string_view called, Shape like,
                  DataType type)
       : owner(std::move(of)), name(called), shape(std::move(like)), dtype(type) {}
-  /// Also false for a communicator that lies where one did that is gone.
+  /// Also returns false if `state` only has the address of a communicator that is gone.
   bool is_of(const std::shared_ptr<CommunicatorState>& state) const {
     return !owner.owner_before(state) && !state.owner_before(owner);
   }
@@ -57,58 +58,62 @@ struct DeclaredTensor {
   bool shared = false;  // see Entry::shared
   const FusedUpdate* update = nullptr;
   Entry* entry = nullptr;
-  uint64_t generation = 0;  // of the table in which the entry was found
-  int64_t peer = kNoPeer;   // for which it was found, if two ranks took part
+  uint64_t generation = 0;  // of the table that holds the entry
+  int64_t peer = kNoPeer;   // the peer whose entry it is, for sends and receives
   static constexpr int64_t kNoPeer = -2;
 };
 
-/// See Signature::layout, of memory outside of any arena.
+/// Returns Signature::layout of memory that is not in an arena.
 uint64_t layout_of(const TensorView& view);
 Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op);
 Error refused(std::string_view name, const std::string& why);
 
-/// What a Communicator owns, and the one way from its calls to the engine.
+/// Holds everything that a Communicator owns. Every call of an operation reaches the engine through
+/// it.
 class CommunicatorState {
  public:
   CommunicatorState(Options options, Membership membership);
   ~CommunicatorState();
 
-  /// Throw Error(invalid_argument), which shows no more than the beginning of a name that is too
+  /// These throw Error(invalid_argument). Its text shows only the beginning of a name that is too
   /// long.
   void check_name(std::string_view name) const;
   void check_tensor(std::string_view name, const TensorView& view) const;
   void check_root(std::string_view name, int root) const;
 
-  /// `declared`: the name, looked up; null: it is not. `ring`: the caller does not wait at once.
+  /// `declared`: the name's lookup, or null if the caller has none. `ring`: the caller does not
+  /// wait at once.
   std::shared_ptr<WorkState> start(std::string_view name, DeclaredTensor* declared,
                                    const OperationCall& call, bool ring = true);
-  /// All or none: no member runs before every member is there on every rank.
+  /// Starts a group, all members or none. No member runs before every member has arrived on every
+  /// rank.
   struct Member {
     std::string_view name;
     OperationCall call;
   };
   std::shared_ptr<WorkState> start_group(std::string_view group, std::span<const Member> members);
-  /// Operations of their own that are handed over together; on host memory all or none.
+  /// Starts separate operations in one submission. On host memory it starts all or none.
   std::vector<std::shared_ptr<WorkState>> start_together(std::span<const Member> members,
                                                          bool ring);
 
-  /// Operations on host memory that are handed over together: all or none. Names that come again
-  /// with the same call cost a look-up, handles not even that.
+  /// Operations on host memory that are submitted together, all or none. A name that repeats its
+  /// last call costs a lookup; a handle does not even need that.
   class Batch {
    public:
-    /// `name`: of the call, for errors. `group`: their group, empty for operations that only share
-    /// the call.
+    /// `name`: the call's, for errors. `group`: the group of the operations. It is empty if they
+    /// only share the call.
     Batch(CommunicatorState& state, std::string_view name, std::string_view group = {},
           int group_size = 0);
-    /// `work`: of which this is a part; null: the operation's own, which is returned.
+    /// `work`: the Work that this operation is a part of. Null: the operation gets its own Work,
+    /// which is returned.
     const std::shared_ptr<WorkState>& add(std::string_view name, const OperationCall& call,
                                           std::shared_ptr<WorkState> work = nullptr,
                                           size_t output_index = 0);
     const std::shared_ptr<WorkState>& add(DeclaredTensor& declared, const OperationCall& call,
                                           std::shared_ptr<WorkState> work = nullptr);
     void commit(bool ring) { submission_.commit(ring); }
-    /// Makes `work` ready for `parts` parts. The uses of a name have two Works in turn, because the
-    /// engine, or the user, may still hold the last one; a new one if both are held.
+    /// Makes `work` ready for `parts` parts. A name uses two Works in turn, because the engine or
+    /// the user may still hold the last one. It gets a new Work if both are held.
     void renew(std::shared_ptr<WorkState>& work, std::shared_ptr<WorkState>& last,
                std::string_view name, int parts);
 
@@ -131,36 +136,37 @@ class CommunicatorState {
   int hosts = 1;
   std::atomic<int> splits = 0;  // calls of split so far, equal on all ranks
   int epoch = 0;
-  std::vector<int> first_ranks;  // see Survivors; empty: nothing was shrunk
-  int arenas = 0;                // made so far, equal on all ranks
+  std::vector<int> first_ranks;  // see Survivors; empty if nothing was shrunk
+  int arenas = 0;                // number made so far, equal on all ranks
   struct GroupWorks {
     std::shared_ptr<WorkState> work, last;
   };
-  /// Of the uses of a group, kept for the next one. To be called and used while a Batch
-  /// lives, whose lock guards them. When there are as many groups as the cache has names, all are
-  /// forgotten.
+  /// Returns the Works that the uses of a group take in turn. The caller must hold a Batch while it
+  /// calls this and uses the result, because the Batch's lock guards them. When there are as many
+  /// groups as the cache has names, all of them are forgotten.
   GroupWorks& group_works(std::string_view group);
   Capabilities capabilities;  // of the backend, without devices that options forbid
   std::string path;           // of this communicator in the store
-  std::string timeline_file;  // of start_timeline
+  std::string timeline_file;  // given to start_timeline
 
  private:
-  /// What the ranks hear of a call; checks what this rank alone can see.
+  /// Returns the request that the ranks compare. Checks everything that this rank can see alone.
   Request request(std::string_view name, const OperationCall& call) const;
   std::unique_ptr<Entry> entry(std::string_view name, const OperationCall& call) const;
   std::shared_ptr<WorkState> submit(std::unique_ptr<Entry> entry, bool ring);
   std::shared_ptr<WorkState> submit_group(std::string_view group,
                                           std::vector<std::unique_ptr<Entry>> entries);
   Staging& staging(Device device);
-  /// Whether the backend works on this entry's memory where it is. Equal on all ranks for equal
-  /// requests. Throws Error(invalid_argument) for memory of another device than the backend's.
+  /// Returns whether the backend works on this entry's memory where it is. The answer is equal on
+  /// all ranks for equal requests. Throws Error(invalid_argument) for memory on another device than
+  /// the backend's.
   bool stays_on_device(const Entry& entry);
   std::shared_ptr<WorkState> submit_there(std::string name,
                                           std::vector<std::unique_ptr<Entry>> entries, bool ring);
 
   mutable std::mutex mutex_;  // guards the following
   std::vector<std::pair<Device, std::shared_ptr<Staging>>> stagings_;
-  std::set<std::string> told_;  // what goes through host memory
+  std::set<std::string> told_;  // operations that were reported to go through host memory
 
   std::unordered_map<std::string, GroupWorks> group_works_;
 };

@@ -9,7 +9,7 @@ namespace tutti {
 
 namespace {
 
-// Before the three texts, whose lengths it says.
+// Precedes the three texts in the message; `what`, `failure` and `identity` are their lengths.
 struct Head {
   uint64_t board, data;
   DeviceHandle handle;

@@ -14,17 +14,19 @@ namespace tutti {
 
 namespace {
 
-// The places come in blocks, so that each rank reads a few keys and not one of each rank, and no
-// value becomes too long for the store.
+// The ranks' places are stored in blocks. Each rank then reads a few keys instead of one per rank,
+// and no value becomes too long for the store.
 constexpr int kBlock = 64;
 constexpr char kBetweenPlaces = '\0';
 
-// A launcher needs a moment to see how a rank ended, and a rank to say why it gave up.
+// A launcher needs a moment to see how a rank ended, and a rank needs one to publish why it gave
+// up.
 constexpr double kPatienceForCauses = 0.3;
-// So long all is quiet; then one rank says who is missing, ever more seldom.
+// After this many seconds one rank reports who is missing. It repeats this at growing intervals.
 constexpr double kFirstReport = 5;
 
-// Of each rank alone, and counting all of them.
+// Returns the key that marks one rank as done with `part`. The key `part` itself counts these
+// ranks.
 std::string key_of(const char* part, int rank) { return fmt::format("{}/{}", part, rank); }
 
 std::string block_key(int block) { return fmt::format("places/{}", block); }
@@ -58,7 +60,7 @@ Attempt::Attempt(const Options& options, const Membership& membership)
 
 std::shared_ptr<Attempt> Attempt::begin(const Options& options, const Membership& membership) {
   std::shared_ptr<Attempt> attempt(new Attempt(options, membership));
-  // A backend may keep the store when all this is over.
+  // The watched store holds the attempt weakly, because a backend may keep the store for longer.
   attempt->watched_ = make_watched_store(attempt->store_, [weak = std::weak_ptr(attempt)] {
     if (const auto attempt = weak.lock()) attempt->look();
   });
@@ -84,8 +86,8 @@ std::vector<Place> Attempt::meet() {
                       "TUTTI_CONNECT_TIMEOUT too short?",
                       options_.rank, seconds_waited(), format_rank_set(late), options_.size))
           .with_rank(late.front());
-    // One of them left its place, and ended before it was counted. Who that is shows as the ranks
-    // connect.
+    // All places are there, so one rank wrote its place and ended before it was counted. The ranks
+    // will find out which one it was as they connect.
     gather_places();
     places = read_places();
   }
@@ -108,14 +110,14 @@ std::vector<Place> Attempt::read_places() {
   return places;
 }
 
-// A timeout may also be told by another rank, or have ended the parent.
+// A timeout may also come from another rank, or be the error that ended the parent.
 bool Attempt::is_own_deadline(const Error& error) const {
   return error.code() == ErrorCode::timeout && membership_.deadline.passed() &&
          dynamic_cast<const ToldError*>(&error) == nullptr;
 }
 
-// By the rank that came last, for all. The places of ranks that were counted go with the attempt
-// only.
+// Stores the blocks of places, for all ranks. If the place of a rank that was counted is missing,
+// all keys of the attempt have been erased.
 void Attempt::gather_places() {
   for (int first = 0; first < options_.size; first += kBlock) {
     std::string block;
@@ -140,7 +142,7 @@ void Attempt::all_connected() {
   } catch (const Error& error) {
     if (!is_own_deadline(error)) throw;
     const auto late = missing("connected");
-    // The last one may have ended before it was counted.
+    // The last rank may have ended before it was counted.
     if (late.empty()) return failure_.succeed();
     failure_.fail(
         Error(ErrorCode::timeout,
@@ -148,16 +150,16 @@ void Attempt::all_connected() {
                           "theirs; did it die, or is TUTTI_CONNECT_TIMEOUT too short?",
                           options_.rank, seconds_waited(), format_rank_set(late), options_.size))
             .with_rank(late.front()));
-    // The others had decided just before that all are connected.
+    // failure_.fail() returns if the others had decided just before that all are connected.
   }
 }
 
 void Attempt::fail(const Error& error) {
-  // Nobody is there to be told.
+  // The others have left the attempt, so there is nobody to inform.
   if (const auto* forgotten = dynamic_cast<const ForgottenAttempt*>(&error))
     throw ForgottenAttempt(*forgotten);
   const bool blames = error.rank() >= 0 && error.rank() != options_.rank;
-  // Some waits of backends for another rank's key say only that the deadline has passed.
+  // Some backends wait for another rank's key and report only that the deadline has passed.
   const bool was_late = is_own_deadline(error);
   if (blames || was_late) {
     const bool saw_end =
@@ -175,7 +177,7 @@ void Attempt::fail(const Error& error) {
       throw;
     } catch (const Error& cause) {
       if (cause.code() == ErrorCode::peer_lost) throw;
-      // The store is gone: what this rank saw itself is all there is to tell.
+      // The store is gone. This rank's own error is the best cause that it knows.
     }
   }
   keep_deaths();
@@ -185,7 +187,7 @@ void Attempt::fail(const Error& error) {
 
 // --- what ends it -------------------------------------------------------------------------------
 
-// Once all are connected, what happens is the communicator's affair.
+// Ends the attempt if there is a reason. After success, the communicator deals with what happens.
 void Attempt::look() {
   if (failure_.look()) return;
   throw_first_death();
@@ -211,8 +213,9 @@ void Attempt::throw_first_death() {
   }
 }
 
-// The member that died; -1: none did. Before all have come, a death is of the rank as which the
-// process was launched, unless another process has come as that rank.
+// Returns the member that died, or -1 if the process was not a member. Before all places are known,
+// a death counts for the rank that the process was launched as, unless another process has
+// published its place as that rank.
 int Attempt::rank_of(const Death& death) {
   if (!members_.empty()) {
     const auto found = std::find(members_.begin(), members_.end(), death.who);
@@ -226,13 +229,13 @@ int Attempt::rank_of(const Death& death) {
   return is_dead ? death.who.rank : -1;
 }
 
-// So that the next attempt of a first communicator waits for those that replace the dead.
+// Lets the next attempt of a first communicator wait for the processes that replace the dead.
 void Attempt::keep_deaths() noexcept {
   try {
     if (membership_.members.empty())
       store_->set_once(kDeathsKey, std::to_string(deaths_.look().size()));
   } catch (const Error&) {
-    // Then the next attempt fails once more because of them.
+    // Without the number, the next attempt fails once more because of these deaths.
   }
 }
 
@@ -244,11 +247,12 @@ std::vector<int> Attempt::missing(const char* part) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < options_.size; ++rank)
     if (!store_->try_get(key_of(part, rank))) ranks.push_back(rank);
-  throw_if_forgotten();  // last: while the keys go, others may be gone before this rank's
+  throw_if_forgotten();  // last, because another rank's key may be erased before this rank's
   return ranks;
 }
 
-// This rank's place is there before anything may fail.
+// This rank's place is written before anything can fail, so its absence means that the keys are
+// gone.
 void Attempt::throw_if_forgotten() const {
   if (!store_->try_get(place_key(options_.rank))) throw ForgottenAttempt(options_.rank);
 }

@@ -15,62 +15,65 @@
 
 namespace tutti {
 
-/// So long a rank that has its communicator waits for the store, at most, to tidy up there.
+/// How long a rank that has its communicator waits at most for the store while it tidies up there.
 inline constexpr double kLeaveSeconds = 5;
 
-/// What a new communicator is made of, beside its options.
+/// Everything that a new communicator needs beside its options.
 struct Membership {
-  std::shared_ptr<Store> root;     // of the job
-  std::shared_ptr<void> listener;  // to the server of that store, where rank 0 serves it
-  std::string path;                // of this attempt's keys in the root store
-  PlaceRecord own;                 // what this rank leaves there
+  std::shared_ptr<Store> root;     // the job's store
+  std::shared_ptr<void> listener;  // on rank 0 if it serves the store: see ServedStore
+  std::string path;                // prefix of this attempt's keys in the root store
+  PlaceRecord own;                 // what this rank writes there
   Deadline deadline = Deadline::never();
-  Clock::time_point begin = Clock::now();  // since when this rank waits for the others
-  // Of members of another communicator: as whom each was launched, in rank order, their numbers
-  // among the ranks of their hosts in the job, and what that one's backend leaves to this one's.
+  Clock::time_point begin = Clock::now();  // when this rank began to wait for the others
+  // The next three are set if the ranks are members of another communicator. For each member, in
+  // rank order, they hold the rank as which it was launched and its number among the job's ranks on
+  // its host. `inheritance` is what the other communicator's backend hands to this one's.
   std::vector<LaunchedRank> members;
   std::vector<int> local_ranks;
   std::shared_ptr<Inheritance> inheritance;
-  // Also for members of another communicator: the error that ended that communicator, once one did.
-  // Its rank is counted among these members; -1: it is none of them. It ends every wait here.
+  // Set in the same case. Returns the error that ended the other communicator, once there is one.
+  // The error's rank is the rank among these members, or -1 if it is not a member. The error ends
+  // every wait of the attempt.
   std::function<std::optional<Error>()> parents_end;
-  // Of a first communicator (see core/meeting/rounds.h): its round, and the deaths that are of no
-  // member although no rank knows the members before they come.
+  // Set for a first communicator (see core/meeting/rounds.h). `round` is its round. Deaths before
+  // index `first_death` are older than the round: they are ignored until the members are known.
   int64_t round = -1;
   size_t first_death = 0;
 };
 
-/// The store has no keys of the attempt any more: the others went on or gave it up while this rank
-/// was stopped or cut off.
+/// The store no longer has the attempt's keys. The others went on or gave the attempt up while this
+/// rank was stopped or cut off.
 class ForgottenAttempt : public Error {
  public:
   explicit ForgottenAttempt(int own);
 };
 
-/// One attempt of some ranks to become a communicator, under keys of its own in the store. It
-/// succeeds for all of them or fails for all of them, by the word of whichever rank speaks first:
-/// no two ranks come to different ends. A rank that dies meanwhile makes it fail, and so does the
-/// end of the communicator that these ranks are members of. One thread makes the calls; any thread
-/// may call store().
+/// One attempt of some ranks to become a communicator, under its own keys in the store. It succeeds
+/// for all of them or fails for all of them, because the first rank that writes the outcome
+/// decides. It fails if a rank dies meanwhile, or if the communicator that these ranks are members
+/// of ends. One thread makes the calls; any thread may call store().
 class Attempt {
  public:
   static std::shared_ptr<Attempt> begin(const Options& options, const Membership& membership);
   Attempt(const Attempt&) = delete;
 
-  /// For what the ranks tell each other while they connect: waits end once the attempt has failed.
+  /// The store by which the ranks exchange data while they connect. Its waits end once the attempt
+  /// has failed.
   const std::shared_ptr<Store>& store() const { return watched_; }
-  /// Tells the others where this rank runs; where all run, once all are there. Throws
-  /// Error(timeout | version | mismatch | peer_lost | unavailable) that names who is missing, dead
-  /// or different; as the following two do, ForgottenAttempt.
+  /// Publishes where this rank runs, and returns where all ranks run once all have published it.
+  /// Throws Error(timeout | version | mismatch | peer_lost | unavailable), which names the rank
+  /// that is missing, dead or different. This and the two calls below may also throw
+  /// ForgottenAttempt.
   std::vector<Place> meet();
-  /// This rank has its connections. Returns once all ranks have theirs.
+  /// Publishes that this rank has its connections. Returns once all ranks have theirs.
   void all_connected();
-  /// Ends the attempt for all ranks. Throws the cause: the death that came first, what another rank
-  /// told first, or this error.
+  /// Ends the attempt for all ranks. Throws the cause: the first death, the failure that another
+  /// rank published first, or this error.
   [[noreturn]] void fail(const Error& error);
 
   static std::string place_key(int rank);
-  /// In a failed attempt of a first communicator: how many deaths were known then.
+  /// Key, in a failed attempt of a first communicator, of the number of deaths known at that time.
   static constexpr auto* kDeathsKey = "deaths";
 
  private:
@@ -85,8 +88,8 @@ class Attempt {
   bool is_own_deadline(const Error& error) const;
   void throw_if_forgotten() const;
   std::vector<int> missing(const char* part) const;
-  /// Since this rank began to wait, for people: the deadline began a moment before or after, so
-  /// 0.299 is 0.3.
+  /// Returns how long this rank has waited, for a message. It is rounded to 0.01 s, because the
+  /// deadline began a moment earlier or later: 0.299 is shown as 0.3.
   double seconds_waited() const;
 
   const Options options_;
@@ -94,11 +97,11 @@ class Attempt {
   const std::shared_ptr<Store> store_;  // of this attempt alone
   const ToldFailure failure_;
   std::shared_ptr<Store> watched_;
-  // What follows is used by one thread at a time, in look().
+  // The fields below are used by one thread at a time, in look().
   DeathLog deaths_;
   std::vector<LaunchedRank> members_;  // empty until they are known
   double report_after_;                // seconds
-  const char* awaited_ = "place";      // by whichever rank is missing
+  const char* awaited_ = "place";      // key that a missing rank has not yet written
 };
 
 }  // namespace tutti

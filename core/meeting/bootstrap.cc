@@ -12,9 +12,11 @@
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/process/limits.h"
+#include "tutti/collectives/chooser.h"
 #include "tutti/core/launch/meeting.h"
 #include "tutti/core/meeting/rounds.h"
 #include "tutti/core/meeting/served_store.h"
+#include "tutti/core/settings/option_table.h"
 
 namespace tutti {
 
@@ -40,7 +42,7 @@ void open_store(const Options& options, Membership& membership) {
   }
 }
 
-// Each rank's number among those of its host in the job.
+// Sets each rank's number among the job's ranks on its host.
 void number_places(Context& context, const Membership& membership) {
   const auto hosts = context.hosts();
   for (size_t i = 0; i < hosts.size(); ++i)
@@ -51,7 +53,7 @@ void number_places(Context& context, const Membership& membership) {
             : membership.local_ranks[i];
 }
 
-// What `auto` means.
+// Returns the backend that `auto` stands for.
 std::string_view choose_backend(const std::vector<Place>& places, const Options& options) {
   std::set<std::string> hosts;
   std::set<std::pair<int64_t, int>> processes;
@@ -59,7 +61,7 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
     hosts.insert(place.host);
     processes.insert({place.pid_space, place.pid});
   }
-  // One GPU for all: its memory is what they share.
+  // All ranks use one GPU, so they can share its memory.
   const auto& device = places.front().device;
   if (hosts.size() == 1 && !device.empty() &&
       std::all_of(places.begin(), places.end(),
@@ -71,7 +73,7 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
   return hosts.size() == places.size() ? "tcp" : "hierarchical";
 }
 
-// Why this rank alone cannot go on: a limit of its own.
+// Returns the error of a rank that cannot go on because of its own limits.
 Error own_failure(int rank, const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
     return Error(ErrorCode::out_of_memory,
@@ -90,7 +92,7 @@ Error own_failure(int rank, const std::exception& error) {
       .with_rank(rank);
 }
 
-// All that a backend is to know before its ranks have met.
+// Fills in everything that a backend may know before its ranks have met.
 Context make_context(const Options& options, const Membership& membership) {
   Context context;
   context.rank = options.rank;
@@ -99,13 +101,10 @@ Context make_context(const Options& options, const Membership& membership) {
   context.inheritance = membership.inheritance;
   context.secret = options.secret;
   context.network_interface = options.network_interface;
-  context.tcp_sockets = options.tcp_sockets;
-  context.tcp_congestion = options.tcp_congestion;
   context.determinism = options.determinism;
   context.algorithms = options.algorithms;
-  context.library = options.backend_library;
+  context.settings = backend_settings(options);
   context.probe = probe_settings(options);
-  context.nccl_config = options.nccl_config;
   context.executor.segment_bytes = options.segment_bytes;
   context.log = log_up_to(options.log_level, options.log);
   return context;
@@ -130,7 +129,7 @@ Membership join_job(const Options& options) {
 
 std::shared_ptr<Engine> make_engine(const Options& options, const Membership& membership) {
   const auto attempt = Attempt::begin(options, membership);
-  std::shared_ptr<Engine> engine;  // outlasts what is told of a failure
+  std::shared_ptr<Engine> engine;  // outlasts the failure's report
   const auto fail = [&](const Error& error) {
     if (engine) engine->abandon();
     attempt->fail(error);
@@ -151,7 +150,8 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
     context.plugins = {};
     context.inheritance = nullptr;
     context.store = nullptr;
-    // A fork that destroys its last handle leaves the thread, the sockets and the rings alone.
+    // A forked child that destroys its last handle leaves the thread, the sockets and the rings
+    // alone.
     engine = {new Engine(options, std::move(context), std::move(backend),
                          std::make_unique<DeathReader>(membership.root)),
               DeleteWhereMade<Engine>()};

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/process/cores.h"
 #include "tutti/base/text.h"
+#include "tutti/core/settings/option_table.h"
 #include "tutti/core/settings/version.h"
 #include "tutti/tensor/device_runtime.h"
 
@@ -18,7 +19,8 @@ namespace tutti {
 
 namespace {
 
-// Ranks of one boot, one network namespace: only those can share memory and a Unix socket.
+// Identifies a boot of a machine. Only ranks with the same boot and the same network namespace can
+// share memory and a Unix socket.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -42,19 +44,8 @@ std::string host_name() {
   return name;
 }
 
-std::string agreement(const Options& options) {
-  return fmt::format(
-      "TUTTI_BACKEND={} TUTTI_ALGORITHMS={} TUTTI_DETERMINISM={} TUTTI_SEGMENT_BYTES={} "
-      "TUTTI_FUSION_BYTES={} TUTTI_PARTITION_BYTES={} TUTTI_CACHE_CAPACITY={} TUTTI_REPLAY={} "
-      "TUTTI_REPLAY_AFTER={} TUTTI_PROBE={} TUTTI_TCP_SOCKETS={} TUTTI_NCCL_CONFIG={} "
-      "TUTTI_MIXED_DEVICES={}",
-      options.backend, options.algorithms, static_cast<int>(options.determinism),
-      options.segment_bytes, options.fusion_bytes, options.partition_bytes, options.cache_capacity,
-      options.replay, options.replay_after, options.probe, options.tcp_sockets, options.nccl_config,
-      options.mixed_devices);
-}
-
-// "rank 0 HAVE A, rank 1 HAVE B", the lower rank first, so that all ranks read one text.
+// Returns "rank 0 HAVE A, rank 1 HAVE B" with the lower rank first, so that all ranks report the
+// same text.
 std::string side_by_side(const std::string& format, int theirs, const std::string& a, int ours,
                          const std::string& b) {
   const bool first = theirs < ours;
@@ -113,7 +104,7 @@ PlaceRecord decode_place(int rank, const std::string& text) {
 }
 
 std::string encode_terms(const Options& options) {
-  return fmt::format("{}\n{}\n{}", kVersion, options.rank, agreement(options));
+  return fmt::format("{}\n{}\n{}", kVersion, options.rank, agreed_settings(options));
 }
 
 void check_terms(const std::string& theirs, const Options& options) {
@@ -131,7 +122,7 @@ void check_terms(const std::string& theirs, const Options& options) {
                              "ranks must run one version",
                              other, lines[0], options.rank, std::string(kVersion)))
         .with_rank(other);
-  const auto a = split_text(lines[2], ' '), b = split_text(agreement(options), ' ');
+  const auto a = split_text(lines[2], ' '), b = split_text(agreed_settings(options), ' ');
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
     if (a[i] != b[i])
       throw Error(ErrorCode::mismatch,

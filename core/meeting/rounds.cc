@@ -13,16 +13,16 @@ namespace tutti {
 
 namespace {
 
-// Of the job: the first round that is not forgotten, and how many deaths were known before it.
+// Keys of the job: the first round that is not forgotten, and the number of deaths known before it.
 constexpr auto* kFirstKey = "first";
 constexpr auto* kDeathsBeforeKey = "deaths";
-// Of a round: how many of its ranks have left it, and that all have.
+// Keys of a round: the number of ranks that have left it, and a mark that all have.
 constexpr auto* kLeftKey = "left";
 constexpr auto* kEmptyKey = "empty";
 
 enum class RoundState : uint8_t { open, failed, connected, empty };
 
-// The rounds as one rank of the job sees them.
+// One rank's view of the job's rounds.
 class Rounds {
  public:
   Rounds(const Options& options, std::shared_ptr<Store> root)
@@ -33,7 +33,7 @@ class Rounds {
     return make_prefix_store(root_, path(round) + "/");
   }
   int64_t first() const { return number_at(fmt::format("{}/{}", options_.job, kFirstKey)); }
-  // How many deaths were known when the round before this one ended.
+  // Returns how many deaths were known when the previous round ended.
   size_t deaths_before(int64_t round) const {
     if (round == 0) return 0;
     const auto forgotten = number_at(fmt::format("{}/{}", options_.job, kDeathsBeforeKey));
@@ -56,7 +56,7 @@ class Rounds {
 RoundState Rounds::state_of(int64_t round) const {
   const auto store = this->store(round);
   try {
-    // As none of its ranks, which may have had other numbers then.
+    // It looks as none of the round's ranks, because a rank's number may have been different then.
     if (!ToldFailure(*store, "attempt", -1, INT_MAX).look()) return RoundState::open;
     return store->try_get(kEmptyKey) ? RoundState::empty : RoundState::connected;
   } catch (const ToldError&) {
@@ -64,16 +64,17 @@ RoundState Rounds::state_of(int64_t round) const {
   }
 }
 
-// Forgets what no rank looks at any more of the rounds up to `last`, in which this rank is or was.
-// Any number of ranks may do so at once: the first round only rises, and it rises before the keys
-// go, so that a rank which finds a round without keys learns there that it is over.
+// Erases the rounds up to `last` that no rank needs any more; this rank is or was in round `last`.
+// Several ranks may do this at once. The number of the first round only grows, and it grows before
+// the keys are erased. A rank that finds a round without keys therefore sees from that number that
+// the round is over.
 void Rounds::forget(int64_t last) const {
   const int64_t first = this->first();
   int64_t end = first;
   for (int64_t round = first; round <= last; ++round) {
     const auto state = state_of(round);
-    // Two threads of each rank may be in two rounds at once. A rank that was killed before it left
-    // its round holds up the others for so many rounds only.
+    // Two threads of a rank may be in two different rounds at once. A rank that is killed before it
+    // leaves its round delays the others' cleanup by kKeptRounds rounds at most.
     const bool is_old = last - round >= kKeptRounds;
     if (state == RoundState::open || (state == RoundState::connected && !is_old)) break;
     if (state == RoundState::empty || is_old) end = round + 1;
@@ -95,7 +96,7 @@ Error two_processes(int rank) {
 
 enum class Holder : uint8_t { this_call, this_process, earlier_incarnation, another };
 
-// Which process has this rank's place in an attempt, after this one has asked for it.
+// Tries to take this rank's place in an attempt, and returns which process has the place now.
 Holder take_place(const PlaceRecord& own, int rank, Store& store) {
   const auto written = encode_place(own);
   const auto stands = store.set_once(Attempt::place_key(rank), written);
@@ -115,7 +116,7 @@ Holder take_place(const PlaceRecord& own, int rank, Store& store) {
              : Holder::another;
 }
 
-// For the ranks that wait in it for the process that this one replaces.
+// Fails the round for the ranks that still wait in it for the process that this one replaces.
 void end_round(const Options& options, Store& store) {
   try {
     ToldFailure(store, "attempt", options.rank, options.size)
@@ -132,25 +133,27 @@ std::string been_key(const PlaceRecord& own) {
   return fmt::format("been/{}/{}", own.place.world_rank, own.place.incarnation);
 }
 
-// True if no other call of this process, whatever its rank was then, has been in the attempt.
+// Returns true if no other call of this process, under any rank, has been in the attempt.
 bool is_new_here(const PlaceRecord& own, Store& store) {
   const auto written = fmt::format("{} {}", own.place.pid, own.call);
   return store.set_once(been_key(own), written) == written;
 }
 
-// Whether the attempt is over. Of a failure this process hears once, even if it comes only now:
-// then all ranks call again together. One that the others failed because this rank was missing, or
-// that ended the process that it replaces, is for the others.
+// Returns whether the attempt is over. It throws a failure once per process, even if the process
+// comes later, so that all ranks retry together. It does not throw a failure that names this rank:
+// the others published that one because this rank was missing. A restarted process does not throw
+// either, because the failure concerns the process that it replaces.
 bool is_over(const Options& options, const PlaceRecord& own, const Rounds& rounds, int64_t round) {
   const auto store = rounds.store(round);
   try {
-    // As none of its ranks, which may have had other numbers then.
+    // It looks as none of the round's ranks, because a rank's number may have been different then.
     return ToldFailure(*store, "attempt", -1, INT_MAX).look();
   } catch (const ToldError& failure) {
     const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
     if (concerns && is_new_here(own, *store)) {
       if (rounds.first() <= round) throw Error(failure);
-      // The store forgot the round since it told the failure, and that this process had heard it.
+      // The store forgot the round after it returned the failure, and with it the note that this
+      // process had seen the failure.
       store->erase(been_key(own));
     }
     return true;
@@ -172,7 +175,7 @@ void enter_round(const Options& options, Membership& membership) {
     if (is_over(options, own, rounds, round)) continue;
     const auto holder = take_place(own, options.rank, *store);
     if (const auto now_first = rounds.first(); now_first > round) {
-      // The store forgot the round at this moment, so this place in it is none.
+      // The store has just forgotten the round, so the place taken in it does not count.
       if (holder == Holder::this_call) store->erase(Attempt::place_key(options.rank));
       round = now_first - 1;
       continue;
@@ -186,8 +189,8 @@ void enter_round(const Options& options, Membership& membership) {
       if (round - first >= kKeptRounds) rounds.forget(round);
       return;
     }
-    // Else another thread of this process is in there: the ranks make their communicators in one
-    // order.
+    // Otherwise another thread of this process has the place, for another communicator. This call
+    // then takes part in the next round. The ranks make their communicators in the same order.
     if (holder == Holder::earlier_incarnation) end_round(options, *store);
   }
 }
@@ -200,7 +203,7 @@ void leave_round(const Options& options, const Membership& membership) noexcept 
     store->set(kEmptyKey, "yes");
     rounds.forget(membership.round);
   } catch (const std::exception&) {
-    // The store is gone with its keys; or they stay, as those of a round that a rank died in.
+    // The store is gone with its keys, or the keys stay like those of a round in which a rank died.
   }
 }
 

@@ -13,8 +13,9 @@ namespace tutti {
 
 namespace {
 
-// To whom the server's thread speaks: to the communicator that came last, while that one lives, or
-// to standard error. What a program's own sink refers to is gone when its communicator is.
+// Passes the server's log lines to the sink of the latest communicator while that communicator
+// lives, and to standard error afterwards. The objects that a program's sink refers to may be gone
+// by then.
 class Listeners : public std::enable_shared_from_this<Listeners> {
  public:
   void tell(LogLevel level, std::string_view line) {
@@ -50,7 +51,8 @@ struct Servers {
   std::mutex mutex;
   std::map<std::string, Server> by_address;  // guarded by mutex
 
-  // OpenSSL cleans up when the process ends, which must come after the servers' end.
+  // OpenSSL cleans up at exit. Initializing it first makes that happen after the servers are
+  // destroyed.
   Servers() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
 };
 
@@ -60,13 +62,13 @@ ServedStore serve_store(const Options& options, const std::string& host, int por
   static Servers servers;
   const std::lock_guard lock(servers.mutex);
   auto& entry = servers.by_address[fmt::format("{} {} {}", host, port, options.secret)];
-  if (entry.made.forked()) entry = Server();  // the parent serves it
+  if (entry.made.forked()) entry = Server();  // the parent serves that one
   auto listener = entry.listeners->listen(options.log_level, options.log);
   if (!entry.server)
     entry.server = std::make_shared<TcpStoreServer>(
         host, port, options.secret,
         [to = entry.listeners](LogLevel level, std::string_view line) { to->tell(level, line); });
-  // Before it stops listening it hears what it was not told yet.
+  // Before the listener is removed, it receives the lines that are still due.
   void* const own = listener.get();
   return {
       entry.server->local(),

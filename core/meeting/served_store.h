@@ -11,12 +11,12 @@ namespace tutti {
 /// A store that rank 0 serves itself.
 struct ServedStore {
   std::shared_ptr<Store> store;
-  std::shared_ptr<void> listener;  // while it lives, Options::log is told what the server sees
+  std::shared_ptr<void> listener;  // while it lives, the server's log lines go to Options::log
 };
 
-/// Serves the store at this address, or gives the one that this process serves there already: it
-/// does so to its end, so that after a create() that failed, and when a communicator is gone, the
-/// ranks meet in it again. Throws what TcpStoreServer does.
+/// Serves the store at this address, or returns the one that this process already serves there. The
+/// process serves it until it exits, so the ranks can meet in it again after a failed create() and
+/// after a communicator is gone. Throws what TcpStoreServer throws.
 ServedStore serve_store(const Options& options, const std::string& host, int port);
 
 }  // namespace tutti

@@ -20,15 +20,16 @@ namespace tutti {
 
 namespace {
 
-// Of a communicator's own keys in the store, those of its splits and epochs: as long for one that
-// was split off a hundred times as for a first one, and apart from the keys by which its ranks met,
-// which do not stay. `made_by`: what is the same on its ranks alone.
+// Returns the prefix of one communicator's keys in the store, those of its splits and epochs. It is
+// hashed, so its length does not grow with the number of splits. The keys by which the ranks met
+// are elsewhere, because they are erased earlier. `made_by` must be unique to this communicator and
+// equal on its ranks.
 std::string path_of(const Options& options, std::string_view made_by) {
   return fmt::format("{}/c{:016x}{:016x}", options.job, hash_text(made_by), hash_text(made_by, 1));
 }
 
-// Keys that all ranks of a communicator use together, until each has left them: the last one erases
-// them. A rank that died does not leave; what it would have erased goes with shrink().
+// Keys that all ranks of a communicator use together. The last rank that leaves them erases them. A
+// rank that died never leaves, so its keys stay until shrink() erases them.
 class SharedKeys {
  public:
   SharedKeys(std::shared_ptr<Store> root, std::string path, int ranks)
@@ -39,7 +40,7 @@ class SharedKeys {
       const auto store = bounded(root_, Deadline::after(kLeaveSeconds));
       if (store->add(path_ + "/left", 1) == ranks_) store->erase_all(path_ + "/");
     } catch (const std::exception&) {
-      // The store is gone, or does not answer any more.
+      // The store is gone, or no longer answers.
     }
   }
 
@@ -53,7 +54,7 @@ std::string splits_path(const CommunicatorState& parent) {
   return fmt::format("{}/e{}", parent.path, parent.epoch);
 }
 
-// The error that ended the parent, with a rank of the parent.
+// Returns the error that ended the parent, with a rank of the parent.
 using ParentsEnd = std::function<std::optional<Error>()>;
 ParentsEnd end_of(const CommunicatorState& parent) {
   return [weak = std::weak_ptr(parent.engine)]() -> std::optional<Error> {
@@ -62,7 +63,7 @@ ParentsEnd end_of(const CommunicatorState& parent) {
   };
 }
 
-// The same error, with a rank of these members; -1: the rank is none of them.
+// Returns the same error with a rank of these members, or -1 if the rank is not a member.
 ParentsEnd in_numbers_of(const std::vector<int>& members, ParentsEnd end) {
   return [members, end = std::move(end)] {
     auto error = end();
@@ -74,7 +75,7 @@ ParentsEnd in_numbers_of(const std::vector<int>& members, ParentsEnd end) {
   };
 }
 
-// A communicator of some members of another one: ranks are their places in `members`.
+// Makes a communicator of some members of another one. A rank is an index into `members`.
 std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
                                               const std::vector<int>& members,
                                               const std::string& path, Deadline deadline,
@@ -84,7 +85,7 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   const auto own = std::find(members.begin(), members.end(), parent.options.rank);
   options.rank = static_cast<int>(own - members.begin());
   options.size = static_cast<int>(members.size());
-  options.timeline.clear();  // the parent's
+  options.timeline.clear();  // only the parent writes it
   Membership membership;
   membership.root = parent.membership.root;
   membership.listener = parent.membership.listener;
@@ -101,12 +102,13 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   return std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
 }
 
-// The error that split() throws because the parent has ended.
+// Returns the error that split() throws because the parent has ended.
 Error split_with(const Error& end) {
   return Error(end.code(), fmt::format("split: {}", end.what())).with_rank(end.rank());
 }
 
-// What the backend leaves to the one of the members of a color; a color < 0 has none.
+// Returns what the parent's backend hands to the backend of this color's members. For color < 0 it
+// takes part in the split and returns nothing.
 std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
                                      const std::vector<int>& members, const std::string& path) {
   Context context = parent.engine->context();
@@ -120,8 +122,8 @@ std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
   return parent.engine->backend().split(context, color, static_cast<int>(own - members.begin()));
 }
 
-// An error of a communicator that did not come to be, in the numbers of the one that the caller
-// holds.
+// Returns the error of a communicator that could not be made, with the rank that the caller's
+// communicator uses.
 Error as_seen_from(const std::vector<int>& members, std::string_view what, const Error& error) {
   const int number = error.rank();
   if (number < 0 || number >= static_cast<int>(members.size())) return error;
@@ -158,7 +160,7 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   for (const auto& [key, rank] : order) members.push_back(rank);
-  // This notices a member that stands still although no operation is pending.
+  // This notices a member that no longer answers although no operation is pending.
   const Engine::WatchOverPeers watch(parent.engine);
   auto inheritance = inherit(parent, color, members, path);
   if (color < 0) return nullptr;
@@ -170,8 +172,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
     return state;
   } catch (const Error& error) {
     const auto seen = as_seen_from(members, "split", error);
-    // The parent knows best which of its ranks is gone. An error of this rank itself is thrown as
-    // it is.
+    // The parent knows best which of its ranks is gone. An error of this rank itself is thrown
+    // unchanged.
     const auto end = parent.engine->broken();
     if (end && (error.rank() < 0 || seen.rank() != parent.options.rank)) throw split_with(*end);
     throw Error(seen);
@@ -180,11 +182,11 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
 
 namespace {
 
-// Of the first attempt to connect the survivors; each further one may take twice as long. A rank
-// that is stopped meanwhile answers nobody, so it has to be short.
+// Returns the seconds for the first attempt to connect the survivors; each further attempt may take
+// twice as long. The time is short because a rank that is stopped meanwhile holds up the others.
 double patience(const Options& options) { return std::max(5.0, 2 * options.peer_timeout); }
 
-// Why this rank hears nothing of the others.
+// Returns the error of a rank that cannot reach the store, with the probable reason.
 Error store_is_gone(const CommunicatorState& parent, const Error& error) {
   const auto& options = parent.options;
   const auto why =
@@ -202,7 +204,7 @@ Error store_is_gone(const CommunicatorState& parent, const Error& error) {
       .with_rank(options.serve_store ? -1 : options.rank);
 }
 
-// A parent that has ended already is the reason for the shrink. A parent that has not may still
+// If the parent has already ended, that is why it shrinks. If it is still running, it may yet
 // report that a member is lost.
 ParentsEnd end_during_shrink(const CommunicatorState& parent, const std::vector<int>& members) {
   if (parent.engine->broken()) return nullptr;
@@ -246,12 +248,12 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
         state->path = parent.path;
         state->epoch = survivors.epoch();
         state->first_ranks = survivors.first_ranks();
-        // What was under way on the parent has ended for all that are left.
+        // The operations and splits of the parent are over for all survivors, so their keys can go.
         survivors.connected(splits_path(parent));
         return state;
       } catch (const Error& error) {
         const bool is_forgotten = dynamic_cast<const ForgottenAttempt*>(&error) != nullptr;
-        if (is_forgotten && !deadline.passed()) continue;  // the next epoch says who went on
+        if (is_forgotten && !deadline.passed()) continue;  // the next epoch lists who went on
         const auto seen = as_seen_from(members, "shrink", error);
         if (error.rank() < 0 || seen.rank() == own) throw seen;
         survivors.not_connected(error);

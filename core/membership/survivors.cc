@@ -15,9 +15,9 @@ namespace tutti {
 
 namespace {
 
-// A rank that others have given up may live and be on its way: so long it is waited for.
+// Seconds to wait for a rank that others have given up, because it may live and vote late.
 constexpr double kBriefSettle = 0.25;
-// A rank because of which so many attempts failed, though it voted each time, is given up.
+// A rank that caused this many failed attempts is given up, although it voted each time.
 constexpr int kMostComplaints = 2;
 constexpr double kFirstPause = 0.002, kLongestPause = 0.05;
 
@@ -72,8 +72,8 @@ std::string Survivors::epoch_path(int epoch) const {
   return fmt::format("{}/epoch{}", path_, epoch);
 }
 
-// Apart from the epoch's other keys: it stays when they are erased, so that a rank which was left
-// out and wakes later finds that it was.
+// The members have a key outside the epoch's prefix, so it stays when the epoch's keys are erased.
+// A rank that was left out and wakes up later finds there that it is not a member.
 std::string Survivors::members_key(int epoch) const {
   return fmt::format("{}/members/{}", path_, epoch);
 }
@@ -93,7 +93,7 @@ std::string Survivors::encode(const Ranks& ranks) const {
   return fmt::format("{}", fmt::join(firsts, " "));
 }
 
-// What is none of these ranks is passed over.
+// Skips numbers that are not one of these ranks.
 std::vector<int> Survivors::decode(const std::string& text) const {
   const auto& firsts = terms_.first_ranks;
   std::vector<int> ranks;
@@ -117,7 +117,7 @@ std::set<int> Survivors::dead_ranks() {
   return dead;
 }
 
-// Candidates of which nothing is known.
+// Returns the candidates that have not voted and are not known to be dead.
 std::set<int> Survivors::awaited(const Votes& votes, const std::set<int>& dead) const {
   std::set<int> ranks;
   for (const int rank : candidates_)
@@ -186,7 +186,7 @@ void Survivors::connected(const std::string& others) noexcept {
     if (candidates_.size() < terms_.launched.size()) return;
     for (int epoch = first_epoch_ + 1; epoch <= epoch_; ++epoch) root_->erase(members_key(epoch));
   } catch (const std::exception&) {
-    // The store is gone, or does not answer any more.
+    // The store is gone, or no longer answers.
   }
 }
 

@@ -12,50 +12,52 @@
 
 namespace tutti {
 
-/// Whom each rank that lives has given up: rank -> those ranks.
+/// Maps each live rank to the ranks that it has given up.
 using Votes = std::map<int, std::set<int>>;
 
-/// Who goes on: the ranks that voted and are not dead, but for those that must be given up until no
-/// rank that goes on has given up another. Most votes against decide, so that a rank that was
-/// stopped and has given up all others harms none of them; of two that have given up each other the
-/// higher number goes.
+/// Returns the ranks that go on. They are the ranks that voted and are not dead, minus the ranks
+/// that must be removed until no remaining rank has given up another. The rank with the most votes
+/// against it is removed first. So a rank that was stopped and has given up all others harms none
+/// of them. If two ranks have given up each other, the higher one is removed.
 std::vector<int> choose_members(Votes votes, const std::set<int>& dead);
 
-/// The ranks of a communicator that broke agree on who is left, epoch after epoch, until those of
-/// one epoch have all connected. Ranks are those of the broken communicator. In the store a rank
-/// has the number that it had in the first communicator of the path: a rank that was stopped may
-/// still shrink a communicator that the others have shrunk already, and has other numbers than
-/// they.
+/// The ranks of a communicator that broke agree on the survivors, epoch after epoch, until all
+/// members of one epoch have connected. Ranks are those of the broken communicator. In the store a
+/// rank has the number that it had in the first communicator of the path. This is needed because a
+/// rank that was stopped may shrink a communicator that the others have already shrunk, and their
+/// numbers then differ from its own.
 ///
-/// In each epoch every rank that still counts votes: that it lives, and whom it has given up. Once
-/// all that are not dead have voted, or the settling time has passed, the first rank to notice
-/// fixes the members for all. Only they vote in the next epoch, so a rank that was left out stays
-/// out, and no two epochs can end in communicators that exclude each other.
+/// In each epoch every remaining candidate votes: it states that it lives and which ranks it has
+/// given up. Once every rank that is not dead has voted, or the settling time has passed, the first
+/// rank to notice fixes the members for all. Only these members vote in the next epoch. A rank that
+/// was left out therefore stays out, and two epochs cannot produce communicators that exclude each
+/// other.
 class Survivors {
  public:
   struct Terms {
     int own = 0;
-    std::vector<LaunchedRank> launched = {};  // of all ranks
-    std::vector<int> first_ranks = {};        // of all, rising; empty: ranks are their first ones
-    std::set<int> given_up = {};              // by the own rank, before
-    double settle = 1;  // seconds until a rank that says nothing is left behind
+    std::vector<LaunchedRank> launched = {};  // one per rank
+    std::vector<int> first_ranks = {};        // one per rank, ascending; empty: the same numbers
+    std::set<int> given_up = {};              // by this rank, before the first epoch
+    double settle = 1;  // seconds to wait for a rank's vote before it is left out
   };
-  /// `root`: the job's store; `path`: of the communicator in it.
+  /// `root`: the job's store. `path`: the communicator's prefix in it.
   Survivors(std::shared_ptr<Store> root, std::string path, int epoch, Terms terms);
 
-  /// The members of the next epoch. Throws Error(timeout) naming who is missing,
-  /// Error(peer_silent) if the own rank is not among them, Error(unavailable) if the store is gone.
+  /// Returns the members of the next epoch. Throws Error(timeout) naming who is missing,
+  /// Error(peer_silent) if this rank is not a member, Error(unavailable) if the store is gone.
   std::vector<int> agree(Deadline deadline);
   int epoch() const { return epoch_; }
-  /// Of these members, in the first communicator of the path.
+  /// Returns the members' ranks in the first communicator of the path.
   std::vector<int> first_ranks() const;
-  /// Of this epoch's keys in the root store.
+  /// Returns the prefix of this epoch's keys in the root store.
   std::string epoch_path() const { return epoch_path(epoch_); }
-  /// The members of this epoch could not connect; agree() again. Throws the error if it is the own
-  /// rank's.
+  /// Records that the members of this epoch could not connect; the caller then calls agree() again.
+  /// Throws the error if it is this rank's own, or if it names no member.
   void not_connected(const Error& error);
-  /// The members of this epoch are connected, and this rank looks at no key of it any more. The
-  /// last one of them that says so erases the keys of all epochs so far, and those under `others`.
+  /// Declares that the members of this epoch are connected, and that this rank reads no key of it
+  /// any more. The last member to do so erases the keys of all epochs so far and the keys under
+  /// `others`.
   void connected(const std::string& others) noexcept;
 
  private:
@@ -73,11 +75,11 @@ class Survivors {
   const std::string path_;
   const Terms terms_;
   DeathLog deaths_;
-  const int first_epoch_;  // in which the broken communicator was made
+  const int first_epoch_;  // of the broken communicator
   int epoch_;
   std::vector<int> candidates_;
   std::set<int> given_up_;
-  std::map<int, int> complaints_;  // about ranks that may still live
+  std::map<int, int> complaints_;  // failed attempts that each rank caused, while it may still live
 };
 
 }  // namespace tutti

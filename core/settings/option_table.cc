@@ -39,7 +39,19 @@ struct Setting {
   // Returns false if the text is not of its kind; the field is unchanged then.
   std::function<bool(const std::string& text, Options&)> read;
   std::function<std::string(const Options&)> print;
+  bool is_of_backends = false;  // only some backends know it; see Context::setting()
+  bool must_agree = false;      // it changes what ranks send
 };
+
+Setting of_backends(Setting setting) {
+  setting.is_of_backends = true;
+  return setting;
+}
+
+Setting alike(Setting setting) {
+  setting.must_agree = true;
+  return setting;
+}
 
 template <typename Integer>
 Setting count(std::string variable, Integer Options::*field, int64_t low, int64_t high,
@@ -191,42 +203,49 @@ std::vector<Setting> all_settings() {
       secret("TUTTI_SECRET", "text", "the job's secret; then taken out of the environment"),
       text("TUTTI_INTERFACE", &Options::network_interface,
            "network interface for this rank, by name or address; empty: chosen"),
-      count("TUTTI_TCP_SOCKETS", &Options::tcp_sockets, 1, kMostSockets,
-            "TCP connections between two ranks; more where a network bounds each"),
-      text("TUTTI_TCP_CONGESTION", &Options::tcp_congestion,
-           "congestion control between ranks, like bbr; empty: the host's own (loopback: cubic)"),
+      alike(of_backends(
+          count("TUTTI_TCP_SOCKETS", &Options::tcp_sockets, 1, kMostSockets,
+                "TCP connections between two ranks; more where a network bounds each"))),
+      of_backends(text(
+          "TUTTI_TCP_CONGESTION", &Options::tcp_congestion,
+          "congestion control between ranks, like bbr; empty: the host's own (loopback: cubic)")),
       text("TUTTI_HOST", &Options::host,
            "ranks with one name here count as one host; empty: found out"),
-      text("TUTTI_BACKEND", &Options::backend,
-           "auto, or a backend: memory, shm, tcp, hierarchical, peer, a plugin, or two levels "
-           "(shm+ucx)"),
+      alike(
+          text("TUTTI_BACKEND", &Options::backend,
+               "auto, or a backend: memory, shm, tcp, hierarchical, peer, a plugin, or two levels "
+               "(shm+ucx)")),
       text("TUTTI_BACKEND_PATH", &Options::backend_path,
            "folders with plugins, a:b, before that of the library",
            "is not a list of folders (want absolute ones, separated by colons)", is_path_list),
-      text("TUTTI_BACKEND_LIBRARY", &Options::backend_library,
-           "file of the library that the backend loads by itself (nccl); empty: the usual name"),
-      text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
-           "what NCCL's communicators are told, like min_ctas=4,net_name=Socket", "",
-           is_nccl_config),
-      text("TUTTI_ALGORITHMS", &Options::algorithms,
-           "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring"),
-      text("TUTTI_PROBE", &Options::probe,
-           "figures of the network between hosts: auto (saved, else measured), always (measured), "
-           "off, or the file to save them in",
-           std::string(kWantedProbe), is_probe),
-      choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
-             "which promise about bits: fastest, run or rank_order"),
-      size("TUTTI_SEGMENT_BYTES", &Options::segment_bytes, 64, "a pipelined piece of a chunk"),
-      size("TUTTI_FUSION_BYTES", &Options::fusion_bytes, 0, "a bucket; 0: no fusion"),
-      size("TUTTI_PARTITION_BYTES", &Options::partition_bytes, 0,
-           "larger tensors travel in pieces of this; 0: whole"),
-      count("TUTTI_CACHE_CAPACITY", &Options::cache_capacity, 0, 1 << 24,
-            "tensors known by number; 0: none"),
-      flag("TUTTI_REPLAY", &Options::replay, "replay the agreed plan without messages"),
-      count("TUTTI_REPLAY_AFTER", &Options::replay_after, 1, 1'000'000,
-            "equal steps before the plan is locked"),
-      flag("TUTTI_MIXED_DEVICES", &Options::mixed_devices,
-           "ranks' tensors of one name may live on different devices: all go by host memory"),
+      of_backends(text(
+          "TUTTI_BACKEND_LIBRARY", &Options::backend_library,
+          "file of the library that the backend loads by itself (nccl); empty: the usual name")),
+      alike(of_backends(text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
+                             "what NCCL's communicators are told, like min_ctas=4,net_name=Socket",
+                             "", is_nccl_config))),
+      alike(text("TUTTI_ALGORITHMS", &Options::algorithms,
+                 "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring")),
+      alike(text(
+          "TUTTI_PROBE", &Options::probe,
+          "figures of the network between hosts: auto (saved, else measured), always (measured), "
+          "off, or the file to save them in",
+          std::string(kWantedProbe), is_probe)),
+      alike(choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
+                   "which promise about bits: fastest, run or rank_order")),
+      alike(
+          size("TUTTI_SEGMENT_BYTES", &Options::segment_bytes, 64, "a pipelined piece of a chunk")),
+      alike(size("TUTTI_FUSION_BYTES", &Options::fusion_bytes, 0, "a bucket; 0: no fusion")),
+      alike(size("TUTTI_PARTITION_BYTES", &Options::partition_bytes, 0,
+                 "larger tensors travel in pieces of this; 0: whole")),
+      alike(count("TUTTI_CACHE_CAPACITY", &Options::cache_capacity, 0, 1 << 24,
+                  "tensors known by number; 0: none")),
+      alike(flag("TUTTI_REPLAY", &Options::replay, "replay the agreed plan without messages")),
+      alike(count("TUTTI_REPLAY_AFTER", &Options::replay_after, 1, 1'000'000,
+                  "equal steps before the plan is locked")),
+      alike(
+          flag("TUTTI_MIXED_DEVICES", &Options::mixed_devices,
+               "ranks' tensors of one name may live on different devices: all go by host memory")),
       flag("TUTTI_CHECK_MEMORY", &Options::check_memory,
            "for debugging: host memory freed before its Work was done is an error"),
       seconds("TUTTI_CONNECT_TIMEOUT", &Options::connect_timeout, 0.001,
@@ -346,6 +365,22 @@ Probe probe_settings(const Options& options) {
 std::vector<std::string> backend_folders(const Options& options) {
   if (options.backend_path.empty()) return {};
   return split_text(options.backend_path, ':');
+}
+
+Settings backend_settings(const Options& options) {
+  Settings values;
+  for (const auto& setting : all_settings())
+    if (setting.is_of_backends) values[setting.variable] = setting.print(options);
+  return values;
+}
+
+std::string agreed_settings(const Options& options) {
+  std::string text;
+  for (const auto& setting : all_settings())
+    if (setting.must_agree)
+      text +=
+          fmt::format("{}{}={}", text.empty() ? "" : " ", setting.variable, setting.print(options));
+  return text;
 }
 
 std::vector<OptionRow> describe_options(const Options& options) {

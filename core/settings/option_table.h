@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/backends/backend.h"
 #include "tutti/core/launch/launch.h"
 #include "tutti/core/settings/options.h"
 
@@ -15,6 +16,13 @@ void read_settings(const Environment& environment, Options& options,
 
 /// Does the same for the fields that are not set.
 void fill_settings(const Environment& environment, Options& options);
+
+/// Returns the values that backends get from Context::setting().
+Settings backend_settings(const Options& options);
+
+/// Returns the settings that must be equal on all ranks, because they change what ranks send:
+/// "TUTTI_BACKEND=auto TUTTI_ALGORITHMS= ...".
+std::string agreed_settings(const Options& options);
 
 /// Returns whether the field of this variable differs from its default or has an entry in
 /// `sources`.

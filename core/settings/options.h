@@ -9,7 +9,7 @@
 
 #include "tutti/backends/store.h"
 #include "tutti/base/log.h"
-#include "tutti/collectives/chooser.h"
+#include "tutti/collectives/collective.h"
 
 namespace tutti {
 
@@ -20,8 +20,9 @@ struct Probe;  // backends/backend.h
 /// set even if the ranks of this communicator meet in another store. An empty url means that there
 /// is no such store.
 struct LauncherStore {
-  std::string url = {}, secret = {};
-  int rank = -1;
+  std::string url = {};     // where it is
+  std::string secret = {};  // of that store
+  int rank = -1;            // as tutti-run counts
 };
 
 /// Every setting of the library. Communicator::create completes what a program gives it. A field

@@ -1,6 +1,7 @@
-// A backend in one file: the ranks of one host over Unix sockets. It brings a stream of bytes to
-// each peer; the library makes a whole backend of it (make_stream_backend). A library that runs
-// collectives itself would implement tutti::Backend instead.
+// A backend in one file: it connects the ranks of one host by Unix sockets. It provides a byte
+// stream to each peer, and the library makes a whole backend of these streams
+// (make_stream_backend). A plugin that runs collectives itself would implement tutti::Backend
+// instead.
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -29,12 +30,14 @@ using tutti::ErrorCode;
 class UnixChannel final : public tutti::Channel {
  public:
   explicit UnixChannel(Descriptor socket) : socket_(std::move(socket)) {}
-  // A socket that other processes hold too would stay in the poller.
+  // The poller must forget the socket. It would keep watching a socket that other processes hold
+  // open too.
   ~UnixChannel() override {
     if (poller_ != nullptr) poller_->forget(socket_.get());
   }
 
-  // The end of a peer is told by read(), after the last byte that it sent.
+  // Errors are ignored here, because read() reports the end of a peer after the last byte that it
+  // sent.
   size_t write(std::span<const iovec> parts) override {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
@@ -48,7 +51,7 @@ class UnixChannel final : public tutti::Channel {
     if (count > 0) return static_cast<size_t>(count);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     const std::string seen = count == 0 ? "end of file" : std::strerror(errno);
-    // At its end it would stay readable for ever.
+    // The socket would stay readable forever after its end.
     if (poller_ != nullptr) poller_->forget(socket_.get());
     poller_ = nullptr;
     lose_peer(seen);
@@ -57,7 +60,7 @@ class UnixChannel final : public tutti::Channel {
     if (poller_ != nullptr && wants_write != wants_write_)
       poller_->watch(socket_.get(), wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN);
     wants_write_ = wants_write;
-    return true;  // the poller tells, whenever it comes
+    return true;  // the poller reports all events
   }
   void watch(tutti::Poller& poller) override {
     poller_ = &poller;
@@ -82,7 +85,7 @@ void await(const Context& context, const Descriptor& socket, const std::string& 
 
 std::string key(int rank) { return "unix_socket/" + std::to_string(rank); }
 
-// In the abstract namespace of the kernel: no file is left behind.
+// Listens in the kernel's abstract namespace, so no file is left behind.
 Descriptor listen_anywhere(const Context& context) {
   Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -113,7 +116,8 @@ Descriptor connect_to(const Context& context, int peer) {
   return socket;
 }
 
-// A rank of the same user that says who it is; anything else is hung up on.
+// Accepts a connection from a process of the same user that sends its rank, and returns the rank.
+// Returns -1 for any other connection, which is then closed.
 int accept_one(const Context& context, const Descriptor& listener, Descriptor& socket) {
   await(context, listener, "the ranks above it");
   socket.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));

@@ -1,6 +1,7 @@
 // Holds the house together: includes point down the floors, and down the rooms of a folder, only;
 // the environment is read in one file, some rooms know no time, no thread and no lock, no source
-// grows beyond 600 lines, no folder beyond 25 files and no class beyond 30 fields.
+// grows beyond 600 lines, no folder beyond 25 files and no class beyond 30 fields, and no comment
+// of the product begins without a subject.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -133,6 +134,18 @@ TEST_F(PlantedTree, TheEnvironmentIsReadInOneFileOnly) {
       ElementsAre("adapters/nn/data.cc:1: the environment is read outside core/settings/options.cc",
                   "adapters/nn/data.cc:2: the environment is read outside core/settings/options.cc",
                   "backends/store.cc:2: the environment is read outside core/settings/options.cc"));
+}
+
+TEST_F(PlantedTree, ACommentWithoutASubjectIsFound) {
+  plant(
+      "core/engine/run.cc",
+      "// Of a rank, its number.\n\n/// Returns a number.\n/// Of a rank.\nint a;  // What it is\n"
+      "int b;  // Offset of it\nconst char* c = \"// Of text\";\n");
+  plant("tests/core/run_test.cc", "// Of a test.\n");
+  const std::string rule = ": write a sentence with a subject and a verb";
+  EXPECT_THAT(faults(),
+              ElementsAre("core/engine/run.cc:1: the comment begins with \"Of\"" + rule,
+                          "core/engine/run.cc:5: the comment begins with \"What\"" + rule));
 }
 
 TEST_F(PlantedTree, AFileOfMoreThan600LinesIsFound) {

@@ -153,6 +153,25 @@ void check_file(const std::string& name, const Lines& lines, Lines& faults) {
   }
 }
 
+// A comment that begins so has no subject, or no verb. It is looked at where a block of comments
+// begins.
+void check_comments(const std::string& name, const Lines& lines, Lines& faults) {
+  static const std::regex comment(R"re((?:^|[^:"])///?<? *(.*))re");
+  static const std::regex headless(R"re((Of|What|Where|That|Those|Who|Which)\b.*)re");
+  if (std::ranges::count(kProduct, first_part(name)) == 0) return;
+  bool is_within = false;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    std::smatch match;
+    const bool is_comment = std::regex_search(lines[i], match, comment);
+    const std::string text = is_comment ? match[1].str() : "";
+    if (is_comment && !is_within && std::regex_match(text, headless))
+      faults.push_back(name + ":" + std::to_string(i + 1) + ": the comment begins with \"" +
+                       text.substr(0, text.find(' ')) +
+                       "\": write a sentence with a subject and a verb");
+    is_within = is_comment && without_comment(lines[i]).find_first_not_of(' ') == std::string::npos;
+  }
+}
+
 // A pure file names none of these; the first match is shown.
 const std::regex& impure() {
   static const std::regex kWords(
@@ -249,6 +268,7 @@ Report check_tree(const fs::path& root, std::span<const LargeClass> listed) {
                                 " lines, more than " + std::to_string(kMostLines));
       check_file(relative.string(), lines, report.faults);
       check_purity(relative.string(), lines, report.faults);
+      check_comments(relative.string(), lines, report.faults);
       check_classes(relative.string(), lines, listed, met, report.faults);
     }
   }

@@ -14,6 +14,7 @@
 #include "tests/support/ranks.h"
 #include "tutti/kernels/cuda/libraries/descriptor.h"
 #include "tutti/kernels/cuda/trainer/products.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/host_copy.h"

@@ -3,7 +3,9 @@
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tutti/kernels/cuda/trainer/gpu_layer_kernels.h"
 #include "tutti/kernels/cuda/trainer/gpu_steps.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/kernels/layers/layer_plugin.h"
+#include "tutti/kernels/layers/step_kernels.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti {

@@ -10,6 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/kernels/layers/optimizer_steps.h"
+#include "tutti/kernels/layers/step_kernels.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/host_copy.h"
 

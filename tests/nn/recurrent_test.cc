@@ -12,6 +12,7 @@
 #include "tutti/adapters/nn/loss.h"
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/adapters/nn/sequential.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti {
 namespace {

@@ -11,6 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tutti/adapters/nn/loss.h"
 #include "tutti/adapters/nn/sequential.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti {
 namespace {

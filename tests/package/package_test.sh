@@ -4,6 +4,7 @@
 set -euo pipefail
 build=$1 libdir=$2 cxx=$3 cc=$4
 python=${5-} # where the Python package is built and numpy is there
+public_headers=$(dirname "${BASH_SOURCE[0]}")/../../cmake/public_headers.txt
 readme=$(dirname "${BASH_SOURCE[0]}")/../../README.md
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d)
@@ -21,10 +22,19 @@ prefix=$scratch/moved
 # Nothing installed knows where it was built, or shows a library that a user must not need.
 grep -rIl "$build" "$prefix" && fail "the files above name the build folder"
 grep -rIl "$scratch/first" "$prefix" && fail "the files above name the first prefix"
-grep -rE '#include [<"](boost|fmt|hwy|openssl|xxhash|oneapi|dnnl|omp|nlohmann|zlib|dlpack|gloo|ucp)' "$prefix/include/tutti" &&
-  fail "the headers above need a third-party library"
 ldd "$prefix/$libdir/libtutti.so" | grep -E 'gloo|ucp|ucs|uct|nccl|cuda|dnnl|gomp' &&
   fail "the core library links the above"
+
+# The headers are those of the list, each where programs include it, but those of a target that is not
+# built.
+sed -nE 's#^core/(tutti[.]h)$#tutti/\1#p; s#^adapters/c/(tutti[.]h)$#\1#p
+  s#^adapters/nn/(nn[.]h) tutti_nn$#tutti/\1 tutti_nn#p; t; s#^[a-z]#tutti/&#p' "$public_headers" |
+  while read -r header target; do
+    [[ -n $target && ! -e $prefix/$libdir/lib$target.so ]] || echo "$header"
+  done | sort >"$scratch/listed"
+(cd "$prefix/include" && find . -type f -printf '%P\n') | sort >"$scratch/laid"
+diff "$scratch/listed" "$scratch/laid" ||
+  fail "the installed headers (>) are not those of cmake/public_headers.txt (<)"
 
 # Whatever it runs has all its symbols, or does not start.
 export LD_BIND_NOW=1
@@ -104,6 +114,11 @@ if [[ -n $python ]]; then
   "$python" -m tutti.run -np 2 "$python" "$prefix/share/doc/tutti/examples/numpy_allreduce.py"
   unset PYTHONPATH
 fi
+
+echo "--- every header that is installed, in one program"
+for header in $(grep -v torch "$scratch/laid"); do echo "#include <$header>"; done >"$scratch/all.cc"
+"$cxx" -std=c++20 -fsyntax-only -I"$prefix/include" "$scratch/all.cc" ||
+  fail "the headers above need what is not installed"
 
 echo "--- an older C++"
 "$cxx" -std=c++17 -c "$here/../../examples/ten_lines.cc" -o /dev/null "${flags[@]}" \

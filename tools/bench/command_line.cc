@@ -22,7 +22,7 @@ namespace tutti::bench {
 
 namespace {
 
-// What the words of an option say before it is known whether they mean something.
+// The words of the options, before they are checked.
 struct Words {
   std::string bytes = "4..64M", factor = "4", dtype = "f32", op = "sum", root = "0", way, place;
   std::string ranks, elements, backward, steps, calls, warmup, repetitions, iterations, repetition;
@@ -30,7 +30,7 @@ struct Words {
 
 Error bad_input(const std::string& why) { return Error(ErrorCode::invalid_argument, why); }
 
-// The value of an enumeration by its name.
+// Returns the enumeration value with this name.
 template <class Enum>
 Enum parse_name(std::string_view option, const std::string& word,
                 const std::vector<Enum>& candidates) {
@@ -133,7 +133,7 @@ void add_common_options(CLI::App& app, Settings& settings, Words& words) {
   app.add_option("--sample-file", settings.sample_file)->group("");
 }
 
-// Options are as checked here as they can be without the other ranks.
+// Checks the options as far as a rank can without the other ranks.
 void take_words(const Case& entry, const Words& words, Settings& settings) {
   if (!words.ranks.empty())
     settings.ranks = static_cast<int>(parse_count("--ranks", words.ranks, 1, 1024));

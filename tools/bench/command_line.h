@@ -8,7 +8,7 @@
 
 namespace tutti::bench {
 
-/// Throws run::Refusal: usage errors are one line and code 2, help is code 0.
+/// Throws run::Refusal. A usage error has one line and code 2; help has code 0.
 Settings parse_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace tutti::bench

@@ -1,4 +1,4 @@
-// tutti-bench: measures the library's operations and checks their results.
+// tutti-bench measures the library's operations and checks their results.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,7 +26,7 @@
 namespace tutti::bench {
 namespace {
 
-// Before the communicator is made, so that its threads have the same place.
+// Runs before the communicator is made, so that its threads inherit the core.
 void pin_to_core(int local_rank) {
   const auto cores = usable_cores();
   if (cores.empty()) throw system_error("--pin: cannot ask for this process's cores", errno);
@@ -53,7 +53,7 @@ int run_rank(const Settings& settings) {
   Report report(settings, silent);
   Session session(settings, std::move(communicator), report, started);
   const bool right = find_case(settings.case_name).run(session);
-  // All ranks are through; that something is wrong is rank 0's to say.
+  // Every rank has the result here, but only rank 0's exit code reports wrong values.
   return right || silent ? 0 : 1;
 }
 
@@ -66,7 +66,7 @@ run::Request own_job(const std::vector<std::string>& arguments, int ranks) {
   return request;
 }
 
-// A file in which jobs leave their samples, gone with this object.
+// A file to which the jobs append their samples. The destructor removes it.
 class SampleFile {
  public:
   SampleFile() {
@@ -84,7 +84,7 @@ class SampleFile {
   std::string path_;
 };
 
-// Fresh processes for each sample.
+// Takes each sample in fresh processes.
 int run_create_jobs(const std::vector<std::string>& arguments, const Settings& settings, int ranks,
                     const run::Keeper& keeper) {
   const SampleFile sample_file;

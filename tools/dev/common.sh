@@ -279,7 +279,9 @@ sources() { git ls-files -z '*.h' '*.cc' '*.cu' '*.c' ':!examples/ten_lines.cc';
 reference() {
   mkdir -p build/docs
   rm -f build/docs/warnings
-  doxygen cmake/Doxyfile
+  local headers
+  headers=$(sed -nE 's/^([a-z].*[.]h).*/\1/p' cmake/public_headers.txt)
+  { cat cmake/Doxyfile && echo INPUT = cmake/doxygen_main.dox $headers; } | doxygen -
   [[ ! -s build/docs/warnings ]] || { cat build/docs/warnings >&2; return 1; }
 }
 

@@ -4,17 +4,17 @@
 
 namespace tutti::doctor {
 
-/// {"name", "addresses", "is_up", "megabits" (null if the system does not say)} of each network
-/// interface.
+/// Returns {"name", "addresses", "is_up", "megabits"} of each network interface. "megabits" is null
+/// if the system does not report it.
 nlohmann::json network_interfaces();
-/// {"present", "usable"}: of the machine, and of this process.
+/// Returns {"present", "usable"}: the machine's cores, and those that this process may use.
 nlohmann::json cores();
-/// {"address", "vendor", "device"} of each PCI display or 3D controller that computes (NVIDIA,
-/// AMD).
+/// Returns {"address", "vendor", "device"} of each display or 3D controller of NVIDIA or AMD on the
+/// PCI bus.
 nlohmann::json gpus();
-/// What CUDA makes of them: {"name", "file" (null: not there), "available", "version", "failure",
-/// "devices": [{"index", "name", "architecture", "address", "memory_bytes", "notes"}]}. CUDA does
-/// not survive a fork: to be called after the last one.
+/// Returns what CUDA reports: {"name", "file" (null: missing), "available", "version", "failure",
+/// "devices": [{"index", "name", "architecture", "address", "memory_bytes", "notes"}]}. It must be
+/// called after the last fork, because CUDA does not work in a child of a process that has used it.
 nlohmann::json cuda();
 
 }  // namespace tutti::doctor

@@ -1,5 +1,5 @@
-// tutti-doctor: what there is on this machine, what of it works, how fast, and what would be
-// chosen.
+// tutti-doctor shows this machine's backends and devices, whether they work, how fast they are, and
+// which ones the library would choose.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -40,7 +40,7 @@ json examine(const ListedBackend& listed, const Options& options, bool measures)
   try {
     entry["version"] = listed.plugin->version ? listed.plugin->version() : std::string(kVersion);
   } catch (const Error&) {
-    // The library is not there; connecting says why.
+    // The backend's library is missing. Connecting reports why.
   }
   auto plain = options;
   plain.algorithms.clear();
@@ -49,7 +49,7 @@ json examine(const ListedBackend& listed, const Options& options, bool measures)
   return entry;
 }
 
-// Backends of this project that were not built here are told too.
+// Lists all backends, including this project's backends that were not built here.
 std::vector<ListedBackend> all_backends(const std::vector<std::string>& folders) {
   auto list = list_backends(folders);
   for (const std::string name : {"gloo", "ucx", "nccl"}) {
@@ -63,7 +63,7 @@ std::vector<ListedBackend> all_backends(const std::vector<std::string>& folders)
   return list;
 }
 
-// What two ranks here would use by the settings of this process.
+// Returns what two ranks on this machine would use with the settings of this process.
 json choice(const Options& options) {
   const std::string name = options.backend == "auto" ? "shm" : options.backend;
   auto told = probe(name, options, false);
@@ -134,7 +134,7 @@ void print_backend(const json& one) {
   }
   fmt::print("  transport   {}\n", one["route"].get<std::string>());
   fmt::print("  devices     {}\n", join(one["devices"]));
-  // Types with the same ops share a line.
+  // Dtypes with the same ops share a line.
   std::map<std::string, std::vector<std::string>> by_ops;
   for (const auto& [dtype, ops] : one["serves"].items()) by_ops[join(ops)].push_back(dtype);
   for (const auto& [ops, dtypes] : by_ops)
@@ -193,7 +193,7 @@ void print(const json& all) {
 }
 
 int run(int count, char** words) {
-  // Else UCX prints its warnings to standard output, into the JSON.
+  // By default UCX prints its warnings to standard output, which would break the JSON.
   ::setenv("UCX_LOG_FILE", "stderr", 0);
   Request request;
   CLI::App app("Shows what Tutti finds on this machine, what works, and how fast.", "tutti-doctor");
@@ -219,7 +219,7 @@ int run(int count, char** words) {
   read_settings(run::own_variables(), options);
   auto all = report(request, options);
   if (!request.backend.empty() && all["backends"].empty())
-    find_backend(request.backend, backend_folders(options));  // says what there is
+    find_backend(request.backend, backend_folders(options));  // throws, listing the backends
   if (request.is_json)
     fmt::print("{}\n", all.dump(2));
   else

@@ -19,7 +19,9 @@
 #include "tutti/backends/plugins.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
+#include "tutti/collectives/chooser.h"
 #include "tutti/core/communicator.h"
+#include "tutti/core/settings/option_table.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti::doctor {
@@ -32,7 +34,7 @@ constexpr int kRanks = 2;
 constexpr unsigned kPatienceSeconds = 30;
 constexpr int64_t kLargestBytes = 256 << 20;
 
-// A folder for the ranks' store, gone with this object.
+// A folder for the ranks' store. The destructor removes it.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -83,12 +85,12 @@ Context rank_context(const Options& options) {
   }
   context.secret = options.secret;
   context.network_interface = options.network_interface;
-  context.library = options.backend_library;
+  context.settings = backend_settings(options);
   context.deadline = Deadline::after(options.connect_timeout);
   return context;
 }
 
-// Ranges of sizes, with the backend and the algorithm for each.
+// Returns ranges of sizes with the backend and the algorithm for each.
 json choices(Backend& backend, CollectiveKind kind) {
   json ranges = json::array();
   json before;
@@ -146,8 +148,8 @@ double median_us(Communicator& comm, std::vector<float>& values, int calls) {
   return times[static_cast<size_t>(calls / 2)];
 }
 
-// Returns when both ranks have tried: one that leaves while the other still connects would be taken
-// for one that cannot be reached.
+// Connects and then waits until both ranks have tried. If a rank left while the other still
+// connected, the other one would report it as unreachable.
 std::unique_ptr<Backend> connect(const Context& context) {
   const auto key = [](int rank) { return fmt::format("tried/{}", rank); };
   const auto tell = [&] { context.store->set(key(context.rank), "yes"); };
@@ -163,7 +165,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
   return backend;
 }
 
-// What one rank sees; rank 0's counts.
+// Returns what one rank finds. The caller reports rank 0's.
 json run_rank(const Options& options, bool measures) {
   json told;
   {
@@ -208,7 +210,8 @@ json run_threads(const std::string& backend, const Options& options, bool measur
   return told[0];
 }
 
-// In a child, which says what it found through the pipe and ends itself if that takes too long.
+// Runs `body` in a child process, which writes its result to the pipe. The alarm ends a child that
+// takes too long.
 template <class Body>
 pid_t start_child(const Descriptor& out, Body&& body) {
   const pid_t child = ::fork();
@@ -224,7 +227,7 @@ pid_t start_child(const Descriptor& out, Body&& body) {
   ::_exit(0);
 }
 
-// For a rank that ended with this status and said nothing.
+// Returns the failure of a rank that ended with this status and wrote no result.
 std::string silence_text(size_t rank, int status) {
   const int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   if (number == SIGALRM)

@@ -7,13 +7,13 @@
 
 namespace tutti::doctor {
 
-/// Connects two ranks of this machine by a backend, in processes of their own (threads of one for
-/// `memory`), and lets them tell: {"route", "devices", "serves": {dtype: [op...]}, "choices":
-/// {kind: [{"from", "to" (null: no end), "backend", "algorithm"}]}, "latency_us",
-/// "bandwidth_gb_s"}; the last two are medians of blocking allreduces of 4 bytes and 16 MiB, and
-/// only with `measures`. If it comes to nothing: {"failure"}. Of the options the scores
-/// (`algorithms`), the folders of plugins and the interface count. To be called before this process
-/// has started a thread.
+/// Connects two ranks on this machine by a backend, each in its own process (for `memory`: two
+/// threads of one process). Returns what rank 0 found: {"route", "devices", "serves": {dtype:
+/// [op...]}, "choices": {kind: [{"from", "to" (null: no end), "backend", "algorithm"}]},
+/// "latency_us", "bandwidth_gb_s"}. The last two are medians of blocking allreduces of 4 bytes and
+/// 16 MiB, measured only if `measures`. Returns {"failure"} if it does not succeed. Of the options
+/// it uses only the scores (`algorithms`), the determinism, the plugins' folders, the backend's
+/// library and the network interface. It must be called before this process starts a thread.
 nlohmann::json probe(const std::string& backend, const Options& options, bool measures);
 
 }  // namespace tutti::doctor

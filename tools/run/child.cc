@@ -33,8 +33,8 @@ struct Pipe {
   }
 };
 
-// Everything the child needs between fork and exec, made before: there it may call only what is
-// safe while another thread holds a lock.
+// Everything that the child needs between fork and exec. It is made before the fork, because the
+// child may only call functions that are safe while another thread holds a lock.
 struct Preparation {
   std::vector<char*> arguments, variables;
   std::vector<std::string> texts;
@@ -52,7 +52,7 @@ struct Preparation {
   }
 };
 
-// In the child. Does not return.
+// Turns the forked child into the program. Does not return.
 [[noreturn]] void become(const Command& command, const Preparation& preparation,
                          const std::array<int, 3>& streams, int failure, pid_t parent) {
   const auto fail = [&] {
@@ -62,7 +62,7 @@ struct Preparation {
   };
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // it died before
+  if (::getppid() != parent) ::_exit(127);  // the parent died before the prctl
   for (int stream = 0; stream < 3; ++stream)
     if (::dup2(streams[static_cast<size_t>(stream)], stream) < 0) fail();
   if (command.inherited >= 0) ::fcntl(command.inherited, F_SETFD, 0);
@@ -77,7 +77,7 @@ struct Preparation {
   ::_exit(127);
 }
 
-// What a user who meets this reason may have meant.
+// Returns a hint about the user's likely mistake, or nothing.
 std::string advice(const Command& command, int reason) {
   const auto& program = command.arguments.front();
   std::error_code status;
@@ -114,7 +114,7 @@ Child::Child(const Command& command) {
   if (pid_ < 0) throw system_error("cannot start a process", errno);
   if (pid_ == 0) become(command, preparation, streams, failure.writer.get(), parent);
 
-  ::setpgid(pid_, pid_);  // here too: a signal may come before the child has done it
+  ::setpgid(pid_, pid_);  // the child does this too, but a signal may come first
   process_ = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   failure.writer.reset();
   int reason = 0;
@@ -150,7 +150,7 @@ void Child::signal(int number) const {
 
 End Child::reap() {
   siginfo_t info{};
-  // While the ended process is not yet taken away, its number cannot become anybody else's.
+  // While the ended process is not reaped, its pid cannot be reused.
   while (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) != 0 &&
          errno == EINTR) {
   }
@@ -172,7 +172,7 @@ Descriptor hand_over_secret(const std::string& secret) {
 }
 
 std::string drain(Descriptor& stream) {
-  constexpr size_t kMost = 1 << 20;  // what is in a pipe
+  constexpr size_t kMost = 1 << 20;  // a pipe's contents at most
   std::string bytes;
   while (stream && bytes.size() < kMost) {
     const auto before = bytes.size();

@@ -15,21 +15,21 @@ namespace tutti::run {
 
 using Variables = std::map<std::string, std::string>;
 
-/// The variables of this process.
+/// Returns the variables of this process.
 Variables own_variables();
 
 /// A program to start.
 struct Command {
   std::vector<std::string> arguments;
-  Variables variables;     // all of them
+  Variables variables;     // all that the program gets
   std::string folder;      // empty: this one
-  int inherited = -1;      // a descriptor that the program keeps under its number
+  int inherited = -1;      // a descriptor that stays open in the program under its number
   bool has_input = false;  // standard input is a pipe; otherwise it is empty
   std::vector<int> cores;  // that it may run on; empty: all
 };
 
-/// A program that cannot be started, and what a shell would end with: 127 if it is not there, 126
-/// if it cannot be executed.
+/// A program that cannot be started. exit_code() is what a shell would return: 127 if the program
+/// does not exist, 126 if it cannot be executed.
 class CannotStart : public Error {
  public:
   CannotStart(const std::string& text, int exit_code)
@@ -40,26 +40,27 @@ class CannotStart : public Error {
   int exit_code_;
 };
 
-/// A program that runs in a process group of its own and dies with the thread that started it.
+/// A program that runs in its own process group and dies with the thread that started it.
 class Child {
  public:
   /// Throws Error(io), or CannotStart that names the program and the reason.
   explicit Child(const Command& command);
   Child(Child&&) = default;
   Child& operator=(Child&&) = delete;
-  /// Kills what is left of it.
+  /// Kills the processes that are left in its group.
   ~Child();
 
   pid_t pid() const { return pid_; }
-  /// Readable once it has ended.
+  /// Becomes readable once the program has ended.
   int descriptor() const { return process_.get(); }
-  Descriptor input;   // write end
-  Descriptor output;  // read ends, not blocking
+  Descriptor input;   // write end, non-blocking
+  Descriptor output;  // read ends, non-blocking
   Descriptor errors;
 
-  /// To it and all that it started in its group.
+  /// Sends a signal to every process of its group.
   void signal(int number) const;
-  /// Once descriptor() is readable: how it ended. What it left running in its group is killed.
+  /// Returns how the program ended, once descriptor() is readable. Kills what it left running in
+  /// its group.
   End reap();
 
  private:
@@ -67,13 +68,14 @@ class Child {
   Descriptor process_;
 };
 
-/// A descriptor with the secret in it, to be inherited: read it from its start.
+/// Returns an inheritable descriptor that holds the secret. It must be read from offset 0.
 Descriptor hand_over_secret(const std::string& secret);
 
-/// Reads once and appends to `bytes`; false at the end of the stream.
+/// Reads once and appends to `bytes`. Returns false at the end of the stream.
 bool read_available(int descriptor, std::string& bytes);
 
-/// All that a stream holds that does not block and that no process writes to; closes it.
+/// Returns everything that a non-blocking stream still holds, and closes it. No process may write
+/// to it any more.
 std::string drain(Descriptor& stream);
 
 }  // namespace tutti::run

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kMostRanks = 65'536;
 
-// What stands before the program is the launcher's. "-np" is the field's spelling, which a parser
-// of one-letter options would read as "-n p".
+// Arguments before the program belong to the launcher. "-np" is the spelling that users of MPI
+// know; a parser of one-letter options would read it as "-n p".
 std::vector<std::string> take_own_words(const std::vector<std::string>& arguments, size_t& taken) {
   constexpr std::array<std::string_view, 10> kWithValue = {
       "-n",    "--np",        "--hosts",  "--rsh",     "--timeline",
@@ -102,7 +102,7 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
   size_t taken = 0;
   auto words = take_own_words(arguments, taken);
   request.program.assign(arguments.begin() + static_cast<ptrdiff_t>(taken), arguments.end());
-  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  std::reverse(words.begin(), words.end());  // CLI11 expects this order
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {

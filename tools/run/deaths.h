@@ -13,16 +13,17 @@ struct End {
   int code = 0;
   int signal = 0;  // 0: it exited
   bool failed() const { return code != 0 || signal != 0; }
-  /// As a shell would tell it: 128 + the signal.
+  /// Returns the code that a shell would return, which is 128 + the signal if a signal ended the
+  /// rank.
   int exit_code() const { return signal != 0 ? 128 + signal : code; }
   /// "was killed by signal 9 (Killed)" or "ended with code 1".
   std::string text() const;
 };
 
-/// Decides, without doing anything itself, what becomes of a job whose ranks end: the first failure
-/// gives the others 3 s to notice and say so themselves, then SIGTERM, then 2 s until SIGKILL,
-/// which is repeated each second. A job that is asked to end has its grace until SIGTERM, then 5 s
-/// until SIGKILL. A rank that ends with 0 is no failure.
+/// Decides what happens to a job when its ranks end; it performs no action itself. After the first
+/// failure the other ranks have 3 s to notice and report it. Then they get SIGTERM, and after 2 s
+/// SIGKILL, which is repeated each second. If the job is asked to end, the ranks get SIGTERM after
+/// the grace time and SIGKILL 5 s later. A rank that ends with code 0 has not failed.
 class Deaths {
  public:
   static constexpr double kReportSeconds = 3;
@@ -30,36 +31,36 @@ class Deaths {
   static constexpr double kKillSeconds = 1;
   static constexpr double kAskedTermSeconds = 5;
 
-  /// `keep_going`: ranks that are left go on after a failure. `grace`: seconds; 0: without end.
+  /// `keep_going`: the remaining ranks go on after a failure. `grace`: seconds; 0: no limit.
   Deaths(int ranks, bool keep_going, double grace);
 
   void ended(int rank, End end, Clock::time_point now);
-  /// It was not started, because the job is ending.
+  /// Records a rank that was not started, because the job is ending.
   void left_out(int rank);
-  /// A signal that asks the job to end was passed on to the ranks. The second one ends them at
-  /// once.
+  /// Records that a signal which asks the job to end was passed on to the ranks. The second such
+  /// signal kills them at once.
   void asked_to_end(int signal, Clock::time_point now);
 
-  /// The signal that is due for all ranks that are left: SIGTERM or SIGKILL; 0: none.
+  /// Returns the signal to send now to all remaining ranks: SIGTERM or SIGKILL. 0: none.
   int due(Clock::time_point now);
-  /// When to ask again.
+  /// Returns when to call due() again.
   Deadline next() const;
 
-  /// True from when the ranks are told to end.
+  /// True once the ranks have been asked or ordered to end.
   bool is_ending() const { return ending_; }
   bool all_ended() const { return left_ == 0; }
   bool has_ended(int rank) const { return ends_[static_cast<size_t>(rank)].has_value(); }
   const std::optional<End>& end_of(int rank) const { return ends_[static_cast<size_t>(rank)]; }
-  /// A rank said that it closes because of an error of its own, which it does before the others
-  /// hear of it and end: if it fails, that was the first failure, whichever process ends first.
-  /// What is said after a failure is about that one's consequences, and ignored.
+  /// Records that a rank reported an error of its own. A rank reports it before the others learn of
+  /// it and end. If this rank fails, its failure is the first one, whichever process ends first. A
+  /// report after a failure is ignored, because it is about that failure's consequences.
   void erred_first(int rank);
   std::optional<int> first_failure() const;
   /// Ranks that ended well before the first failure, while others still ran; ascending.
   std::vector<int> ended_before_failure() const;
-  /// How many failed before any was told to end.
+  /// Returns how many ranks failed before any rank was ordered to end.
   int failures() const { return static_cast<int>(failed_.size()); }
-  /// What the launcher itself ends with.
+  /// Returns the launcher's own exit code.
   int exit_code() const;
   /// The signal that asked the job to end, or 0.
   int asked_signal() const { return asked_; }
@@ -69,10 +70,10 @@ class Deaths {
   const double grace_;
   std::vector<std::optional<End>> ends_;
   int left_;
-  std::vector<int> failed_;   // before any was told to end
-  std::optional<int> first_;  // that ended and failed
+  std::vector<int> failed_;   // before any rank was ordered to end
+  std::optional<int> first_;  // the first rank that ended with a failure
   std::optional<int> erred_;
-  std::vector<int> ended_well_;  // until the first failure
+  std::vector<int> ended_well_;  // before the first failure
   End last_;
   bool ending_ = false;
   int asked_ = 0;

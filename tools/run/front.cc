@@ -30,9 +30,9 @@ namespace tutti::run {
 namespace {
 
 constexpr int kAsking[] = {SIGINT, SIGTERM, SIGHUP};
-// After a second one of these the keeper has this long, s, to end; then the front ends it.
+// Seconds that the keeper has to end after the second of these signals. Then the front kills it.
 constexpr double kKeeperSeconds = 5;
-constexpr double kEndSeconds = 5;  // until killed processes must be gone
+constexpr double kEndSeconds = 5;  // seconds until killed processes must be gone
 
 Descriptor signals_of(const std::vector<int>& numbers) {
   sigset_t set;
@@ -44,7 +44,7 @@ Descriptor signals_of(const std::vector<int>& numbers) {
   return descriptor;
 }
 
-// What follows the name in /proc/PID/stat: the state, then the parent.
+// Reads /proc/PID/stat: the process's state and then its parent follow the name.
 bool is_child(const std::filesystem::path& process) {
   std::ifstream file(process / "stat");
   std::string line;
@@ -64,8 +64,8 @@ std::vector<pid_t> children() {
   return found;
 }
 
-// Children of a child that was killed become this process's own, and are killed in the next round.
-// `spared`: children that this process has had from before the job.
+// Kills all descendants except `spared`, the children that this process had before the job. A
+// killed child's own children become this process's children, so the next round kills them.
 void end_descendants(const std::vector<pid_t>& spared) {
   const auto deadline = Deadline::after(kEndSeconds);
   while (!deadline.passed()) {
@@ -85,7 +85,7 @@ bool asks_to_end(int number) {
   return std::find(std::begin(kAsking), std::end(kAsking), number) != std::end(kAsking);
 }
 
-// The front's whole life. It never writes while the keeper lives, so that nothing can block it.
+// Runs the front until it exits. It writes nothing while the keeper lives, so nothing can block it.
 [[noreturn]] void be_front(pid_t keeper, const std::vector<pid_t>& spared, const Descriptor& orders,
                            const Descriptor& signals) {
   int asked = 0, asking_signal = 0;
@@ -121,8 +121,9 @@ bool asks_to_end(int number) {
 }  // namespace
 
 Keeper Keeper::divide() {
-  ::signal(SIGPIPE, SIG_IGN);  // a reader that left, like head, is no reason to end
-  // The keeper blocks them too: what reaches its process group reaches the front as well.
+  ::signal(SIGPIPE, SIG_IGN);  // the output's reader may leave early, like head
+  // The keeper blocks these signals too. The front also gets every signal sent to their process
+  // group.
   std::vector<int> watched = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
   // Watched signals are blocked, and a blocked signal reaches the front even if it is ignored.
   if (!ignores_hangup()) watched.push_back(SIGHUP);
@@ -132,7 +133,7 @@ Keeper Keeper::divide() {
     throw system_error("cannot make a pair of sockets", errno);
   Descriptor front_end(ends[0]), keeper_end(ends[1]);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  // A shell that ran something in the background and then became this process.
+  // A shell may have started processes in the background before it became this process by exec.
   const auto spared = children();
   const pid_t keeper = ::fork();
   if (keeper < 0) throw system_error("cannot start a process", errno);
@@ -140,7 +141,8 @@ Keeper Keeper::divide() {
     keeper_end.reset();
     be_front(keeper, spared, front_end, signals);
   }
-  // A name of its own, so that `killall tutti-run` kills fronts only, and keepers end the ranks.
+  // The keeper has its own name, so that `killall tutti-run` kills only fronts. Keepers then end
+  // the ranks.
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   front_end.reset();
@@ -163,7 +165,7 @@ void Keeper::reap_adopted(const std::function<bool(pid_t)>& is_rank) const {
   while (true) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-    // Behind a rank that is still to be waited for, others are found the next time.
+    // If the ended process is a rank, stop: its owner reaps it, and the next call finds the others.
     if (is_rank(info.si_pid)) return;
     ::waitpid(info.si_pid, nullptr, WNOHANG);
   }

@@ -9,26 +9,26 @@
 
 namespace tutti::run {
 
-/// The launcher is two processes, so that however either of them ends, kill -9 included, nothing of
-/// the job is left. The front, which the user started, takes the signals and passes them on; the
-/// keeper, its child, starts and watches the ranks. Both adopt what their descendants leave behind,
-/// in whatever process group or session, so that the one that is left can end all of it.
+/// The launcher is two processes, so that nothing of the job remains if either of them ends, even
+/// by kill -9. The front, which the user started, receives signals and passes them on. The keeper,
+/// its child, starts and watches the ranks. Both adopt the orphans of their descendants in any
+/// process group or session, so the remaining process can end all of them.
 class Keeper {
  public:
-  /// Divides this process, which must have one thread and have called settle_inheritance(). It
-  /// returns in the keeper alone: the front ends here, with the keeper's code.
+  /// Forks this process, which must have one thread and have called settle_inheritance(). Returns
+  /// in the keeper alone. The front ends inside this call, with the keeper's exit code.
   static Keeper divide();
 
-  /// Readable when the front has passed on a signal, and once it is gone.
+  /// Becomes readable when the front has passed on a signal, and once the front is gone.
   int orders() const { return orders_.get(); }
-  /// The number of the next signal that was passed on; nothing if there is none yet. Ends this
-  /// process and all its descendants if the front is gone.
+  /// Returns the next signal that was passed on, or nothing if there is none yet. Ends this process
+  /// and all its descendants if the front is gone.
   std::optional<int> next_order() const;
 
-  /// Readable when a child ended.
+  /// Becomes readable when a child ended.
   int ends() const { return ends_.get(); }
-  /// Takes away ended processes that were adopted. The launcher waits itself for those of which
-  /// `is_rank` says that it started them.
+  /// Reaps adopted processes that have ended. It leaves those for which `is_rank` returns true to
+  /// the launcher, which started them and waits for them.
   void reap_adopted(const std::function<bool(pid_t)>& is_rank) const;
 
  private:

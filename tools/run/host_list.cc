@@ -32,7 +32,7 @@ Host parse_host(std::string_view word) {
     host.name = word.substr(0, colon);
     rest = word.substr(colon);
   }
-  // A leading dash would be an option to ssh.
+  // ssh would read a leading dash as an option.
   if (host.name.empty() || host.name.front() == '-') throw refused("names no host");
   if (host.name.find_first_of(" \t\n'\"\\$`;&|<>()") != host.name.npos)
     throw refused("is no host's name");

@@ -39,8 +39,9 @@ bool is_this_host(const std::string& name) {
 
 bool is_setting(const std::string& name) { return name.starts_with("TUTTI_"); }
 
-// What all ranks get beside what their host gives them: the settings of this environment, which are
-// checked here because one line is better than one of each rank, and what --env asks for.
+// Returns the variables that all ranks get, apart from those of their host: this environment's
+// settings and those of --env. The settings are checked here, so that a bad one is reported once
+// and not by each rank.
 Variables shared_variables(const Request& request, const Variables& own) {
   Variables shared;
   for (const auto& [name, value] : own)
@@ -81,7 +82,6 @@ void make_folder(const std::string& path) {
 
 std::string signal_name(int number) { return fmt::format("SIG{}", ::sigabbrev_np(number)); }
 
-// Seconds.
 constexpr double kFirstProgressSeconds = 2;
 constexpr double kProgressSeconds = 5;
 constexpr double kLastWordsSeconds = 1;
@@ -105,7 +105,7 @@ Job::Job(const Request& request, const Keeper& keeper)
   if (!request.output.empty()) make_folder(request.output);
   const bool one_host = std::find(here_.begin(), here_.end(), false) == here_.end();
   const auto address = serving_address(request.network_interface, one_host);
-  // By the server's thread, which must not wait for a reader either.
+  // The server's thread calls this, and it must not block on a reader either.
   const auto warn = [](LogLevel, std::string_view line) {
     Outlet(STDERR_FILENO).write(fmt::format("tutti-run: {}\n", line));
   };
@@ -114,8 +114,8 @@ Job::Job(const Request& request, const Keeper& keeper)
   shared_["TUTTI_STORE"] = store_url(address, server_->port());
 }
 
-// One of them for each round of the loop: what the first ones write, and a signal, need not wait
-// for the last.
+// Starts one rank. The loop starts one per round, so that signals and the first ranks' output need
+// not wait for the last rank.
 void Job::start_next() {
   const auto& seat = seats_[ranks_.size()];
   auto variables = shared_;
@@ -197,14 +197,14 @@ int Job::run() {
 bool Job::is_done() {
   if (!deaths_->all_ended()) return false;
   if (!std::exchange(reported_, true)) report();
-  // The user has asked for the end: a reader that does not read must not hold it up.
+  // The user has asked the job to end, so a reader that does not read must not delay it.
   if (deaths_->asked_signal() != 0 && last_words_.is_never())
     last_words_ = Deadline::after(kLastWordsSeconds);
   return (output_.is_empty() && errors_.is_empty()) || last_words_.passed();
 }
 
-// Only a terminal's foreground may read from it; the system stops a launcher in the background that
-// tries.
+// Only a terminal's foreground process may read from it. The system stops a launcher in the
+// background that tries.
 bool Job::reads_input() const {
   if (input_ended_ || ranks_.empty() || deaths_->has_ended(0)) return false;
   if (!ranks_.front()->takes_input()) return false;
@@ -218,7 +218,7 @@ void Job::wait_for_events() {
                               {errors_.is_empty() ? -1 : errors_.descriptor(), POLLOUT, 0},
                               {reads_input() ? STDIN_FILENO : -1, POLLIN, 0}};
   const auto first_rank = entries.size();
-  // Ranks that write faster than the launcher's reader reads wait for it.
+  // If the reader of the launcher's output is slow, the ranks that write to it block.
   const bool full = output_.is_full() || errors_.is_full();
   std::vector<Rank*> owners;
   for (const auto& rank : ranks_) {
@@ -232,7 +232,7 @@ void Job::wait_for_events() {
   }
   if (::poll(entries.data(), entries.size(), poll_milliseconds()) < 0 && errno != EINTR)
     throw system_error("cannot wait for the ranks", errno);
-  // Four entries for each rank; its end comes after its output.
+  // Each rank has four entries. Its end is handled after its output.
   for (size_t i = 0; i < owners.size(); ++i) {
     auto& rank = *owners[i];
     const auto* own = &entries[first_rank + 4 * i];
@@ -254,7 +254,7 @@ void Job::wait_for_events() {
 int Job::poll_milliseconds() const {
   if (ranks_.size() < seats_.size() && !deaths_->is_ending()) return 0;
   auto until = std::min(deaths_->next().when(), last_words_.when());
-  // A terminal's foreground comes back without an event.
+  // The launcher may return to the terminal's foreground without an event, so it checks regularly.
   if (!input_ended_ && ::isatty(STDIN_FILENO))
     until = std::min(until, Deadline::after(kForegroundSeconds).when());
   return Deadline::at(until).poll_milliseconds();
@@ -299,10 +299,10 @@ void Job::reap_adopted() {
 
 void Job::take_end(Rank& rank) {
   const auto end = rank.finish();
-  // Before the others hear of this end, and may write errors that come of it.
+  // Read this before the others learn of this end and write errors that result from it.
   if (const auto erred = end.failed() ? read_first_error(*store_) : std::nullopt)
     deaths_->erred_first(erred->rank);
-  // Also of a rank that ended with 0: others may still need it, and wonder where it is.
+  // This also records a rank that ended with code 0, because others may still wait for it.
   append_death(*store_, {.who = {.rank = rank.number()},
                          .pid = rank.pid(),
                          .signal = end.signal,
@@ -333,7 +333,7 @@ void Job::escalate() {
 
 void Job::tell(const std::string& text) { errors_.write(fmt::format("tutti-run: {}\n", text)); }
 
-// Thousands of ranks take their time; the user sees that they are being started.
+// Starting thousands of ranks takes long, so the user sees the progress.
 void Job::tell_progress() {
   if (ranks_.size() == seats_.size() || !next_progress_.passed()) return;
   next_progress_ = Deadline::after(kProgressSeconds);
@@ -359,7 +359,7 @@ void Job::report() {
               : fmt::format("rank {} (host {}) could not be run: {}", rank.number(), rank.host(),
                             rank.failure());
   if (deaths_->failures() > 1) text += fmt::format(", the first of {}", deaths_->failures());
-  // It may be these that it missed.
+  // The failed rank may have missed one of the ranks that ended before.
   if (const auto before = deaths_->ended_before_failure(); !before.empty())
     text += fmt::format(", after {} had ended with code 0", format_rank_set(before));
   const auto lines = rank.last_lines().lines();

@@ -16,11 +16,12 @@
 
 namespace tutti::run {
 
-/// The ranks of one run, the store in which they meet, and the loop that starts them and watches
-/// them until the last has ended. One thread; signals come as events; nothing but poll waits.
+/// The ranks of one run, the store in which they meet, and the loop that starts the ranks and
+/// watches them until the last has ended. It has one thread. Signals arrive as events, and it
+/// blocks only in poll.
 class Job {
  public:
-  /// Serves the store. Throws Error.
+  /// Starts to serve the store. Throws Error.
   Job(const Request& request, const Keeper& keeper);
 
   /// Returns the launcher's exit code. Throws Error, or CannotStart.
@@ -55,7 +56,7 @@ class Job {
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<Store> store_;
   std::vector<Host> hosts_;
-  std::vector<bool> here_;  // which of these hosts is this one
+  std::vector<bool> here_;  // which of hosts_ are this host
   std::vector<Seat> seats_;
   Variables own_, shared_;
   Outlet output_{STDOUT_FILENO}, errors_{STDERR_FILENO};
@@ -65,9 +66,9 @@ class Job {
   bool told_of_threads_ = false;
   bool reported_ = false;
   bool lost_output_ = false;
-  int last_told_ = 0;  // the signal of the last escalation that was told
+  int last_told_ = 0;  // the signal of the last escalation that was reported
   Deadline next_progress_ = Deadline::never();
-  Deadline last_words_ = Deadline::never();  // for the outlets, once the job was asked to end
+  Deadline last_words_ = Deadline::never();  // for the outlets, after the job was asked to end
 };
 
 }  // namespace tutti::run

@@ -1,4 +1,4 @@
-// tutti-run: starts the ranks of a job, here or on other hosts, and watches them to the end.
+// tutti-run starts the ranks of a job, here or on other hosts, and watches them until they end.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace tutti::run {
 namespace {
 
-// Every setting as this process would have it.
+// Prints every setting with the value that it has in this environment.
 void print_options() {
   const auto rows = describe_options(Options::from_environment());
   size_t variable = 0, value = 0, source = 0;

@@ -14,7 +14,7 @@ namespace tutti::run {
 void LineOutput::take(std::string_view bytes) {
   std::string text;
   for (const char c : bytes) {
-    // A carriage return ends a line as well: progress bars write over themselves with it.
+    // A carriage return ends a line too, because progress bars use it to overwrite themselves.
     const bool ends = c == '\n' || c == '\r';
     if (c == '\n' && after_return_)
       text += c;
@@ -70,8 +70,8 @@ void Outlet::write(std::string_view bytes) {
   flush();
 }
 
-// The descriptor stays blocking, because others share it: the shell, or the ranks of a launcher in
-// a launcher. Therefore it is asked before each piece.
+// The descriptor stays blocking, because others share it: the shell, or the ranks of an outer
+// launcher. It is therefore polled before each piece.
 void Outlet::flush() {
   while (written_ < pending_.size()) {
     pollfd entry{descriptor_, POLLOUT, 0};

@@ -10,17 +10,17 @@
 
 namespace tutti::run {
 
-/// Turns what one rank writes to one stream into whole lines with `[rank] ` before each. A line
-/// longer than 64 KiB is broken.
+/// Splits what one rank writes to one stream into whole lines, each with `[rank] ` before it. A
+/// line longer than 64 KiB is broken.
 class LineOutput {
  public:
   using Sink = std::function<void(std::string_view)>;
 
-  /// `sink` takes finished text; `prefix` comes before each line.
+  /// `sink` receives finished text. `prefix` is put before each line.
   LineOutput(std::string prefix, Sink sink) : prefix_(std::move(prefix)), sink_(std::move(sink)) {}
 
   void take(std::string_view bytes);
-  /// The stream ended: what has no end of line gets one.
+  /// Ends the stream. An unfinished line gets an end of line.
   void finish();
 
   static constexpr size_t kLongestLine = 64 << 10;
@@ -32,13 +32,13 @@ class LineOutput {
   bool after_return_ = false;
 };
 
-/// The last lines that a rank wrote, for the report of its death.
+/// Keeps the last lines that a rank wrote, for the report of its failure.
 class LastLines {
  public:
   static constexpr size_t kLines = 10;
 
   void take(std::string_view bytes);
-  /// Oldest first; an unfinished line is one too.
+  /// Returns the lines, oldest first. An unfinished line counts as one.
   std::deque<std::string> lines() const;
 
  private:
@@ -46,22 +46,22 @@ class LastLines {
   std::string pending_;
 };
 
-/// "[3] ", in a colour of the rank's own if wanted.
+/// Returns "[3] ", with a colour per rank if `colour` is true.
 std::string rank_prefix(int rank, bool colour);
 
-/// One of the launcher's own streams. It never waits for its reader: what does not go at once is
-/// kept, and is_full() asks to bring no more.
+/// One of the launcher's own streams. It never waits for its reader: bytes that cannot be written
+/// at once are kept. While is_full() is true, the caller should bring no more.
 class Outlet {
  public:
   explicit Outlet(int descriptor);
 
   void write(std::string_view bytes);
-  /// Writes what goes without waiting.
+  /// Writes as much as the stream takes without blocking.
   void flush();
   bool is_empty() const { return pending_.empty(); }
   bool is_full() const { return pending_.size() >= kFull; }
-  /// The error number of the first write that lost something; 0: none did. A reader that left
-  /// is no error.
+  /// Returns the error number of the first write that lost bytes, or 0. A reader that left does not
+  /// count.
   int failure() const { return failure_; }
   int descriptor() const { return descriptor_; }
 
@@ -69,14 +69,14 @@ class Outlet {
 
  private:
   const int descriptor_;
-  const size_t piece_;  // what a stream that is ready takes without blocking
+  const size_t piece_;  // bytes that a ready stream takes without blocking
   std::string pending_;
-  size_t written_ = 0;  // of these
+  size_t written_ = 0;  // bytes of pending_ that are written
   int failure_ = 0;
 };
 
-/// Writes all of it, waiting if need be, until the deadline or an error, whose number it returns; 0
-/// is none.
+/// Writes all bytes, and waits for the reader, until the deadline or an error. Returns the error
+/// number, or 0.
 int write_all(int descriptor, std::string_view bytes, Deadline deadline = Deadline::never());
 
 }  // namespace tutti::run

@@ -51,7 +51,7 @@ void Rank::write_more() {
     } else if (errno == EAGAIN) {
       return;
     } else if (errno != EINTR) {
-      child_.input.reset();  // it reads no more
+      child_.input.reset();  // the child no longer reads
     }
   }
 }
@@ -130,7 +130,7 @@ End Rank::finish() {
   errors_.finish();
   if (!is_remote()) return end;
   if (remote_end_) return *remote_end_;
-  // The connection ended before the rank did, or there was none.
+  // The connection ended before the rank did, or it was never made.
   if (failure_.empty()) failure_ = fmt::format("the connection to {} {}", host_, end.text());
   return end.failed() ? end : End{.code = 1, .signal = 0};
 }

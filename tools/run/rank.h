@@ -11,41 +11,41 @@
 
 namespace tutti::run {
 
-/// One rank as the launcher sees it, on this host or behind ssh.
+/// One rank as the launcher sees it, on this host or on another one through ssh.
 class Rank {
  public:
-  /// `host`: for people. `remote`: `child` is ssh, and the rank is started by a frame. `prefix`:
-  /// before each line that it writes; finished lines go to `output` and `errors`.
+  /// `host` is only for messages. `remote`: `child` is ssh, and start() starts the rank. `prefix`
+  /// is put before each line that the rank writes. Finished lines go to `output` and `errors`.
   Rank(int number, std::string host, Child child, bool remote, const std::string& prefix,
        LineOutput::Sink output, LineOutput::Sink errors);
 
   int number() const { return number_; }
   const std::string& host() const { return host_; }
-  /// Of the rank itself; 0 until another host has told.
+  /// Returns the rank's own pid. It is 0 until a remote host has sent it.
   int pid() const { return pid_; }
   Child& child() { return child_; }
   bool is_remote() const { return reader_.has_value(); }
 
-  /// A remote rank's first frame.
+  /// Sends a remote rank's first frame.
   void start(const StartRequest& request);
-  /// Passes it on. A second SIGKILL ends ssh instead, which may hang.
+  /// Passes a signal on. A second SIGKILL kills ssh instead, which may hang.
   void signal(int number);
-  /// For the rank to read; without a byte: the end of its input.
+  /// Gives the rank input to read. No bytes mean the end of its input.
   void give_input(std::string_view bytes);
-  /// Whether it may be given more: it reads, and has taken what it was given.
+  /// Returns whether the rank may get more input: it still reads, and has taken all input so far.
   bool takes_input() const {
     return child_.input && to_child_.empty() && !input_ended_ && !input_on_its_way_;
   }
-  /// Whether something waits to be written to the child, and writes what goes at once.
+  /// Returns whether bytes wait to be written to the child.
   bool has_unwritten() const { return child_.input && !to_child_.empty(); }
   void write_more();
-  /// Read and print what there is.
+  /// Reads and prints the output that is available.
   void take_output();
   void take_errors();
-  /// The child has ended: the rank's end.
+  /// Returns how the rank ended, once the child has ended.
   End finish();
   const LastLines& last_lines() const { return last_lines_; }
-  /// Why a remote rank could not be started or is lost to view, if so.
+  /// Returns why a remote rank could not be started or was lost. Empty: neither happened.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -62,7 +62,7 @@ class Rank {
   LastLines last_lines_;
   std::string to_child_;
   bool input_ended_ = false;
-  bool input_on_its_way_ = false;      // remote only: not yet acknowledged
+  bool input_on_its_way_ = false;      // remote only: not acknowledged yet
   std::optional<FrameReader> reader_;  // remote only
   std::optional<End> remote_end_;
   bool was_killed_ = false;

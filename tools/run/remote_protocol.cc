@@ -16,7 +16,7 @@ Error damaged(std::string_view what) {
           fmt::format("the connection to the other host carries something that is no {}", what)};
 }
 
-// The next text before a zero byte, which none of our texts can hold.
+// Takes the text before the next zero byte. None of the texts can contain a zero byte.
 std::string take_text(std::string_view& rest) {
   const auto end = rest.find('\0');
   if (end == rest.npos) throw damaged("start request");
@@ -38,7 +38,7 @@ std::string encode_frame(FrameKind kind, std::string_view payload) {
 std::optional<Frame> FrameReader::next() {
   if (!in_frames_) {
     const auto found = buffer_.find(kPreamble);
-    // A preamble may have come in part.
+    // The end of the buffer may be the beginning of a preamble, so it is kept.
     const auto noise =
         found != buffer_.npos ? found : buffer_.size() - std::min(buffer_.size(), kPreamble.size());
     noise_ += buffer_.substr(0, noise);

@@ -10,19 +10,19 @@
 
 namespace tutti::run {
 
-/// What the launcher and `tutti-run --remote-rank` on another host say to each other over ssh's
-/// standard input and output: frames of a kind, a length and that many bytes. The end of the input
+/// Messages between the launcher and `tutti-run --remote-rank` on another host, over ssh's standard
+/// input and output. A frame is a kind, a length and a payload of that length. The end of the input
 /// means that the launcher is gone.
 enum class FrameKind : char {
   start = 'R',   // to the remote side, first: a StartRequest
   signal = 'S',  // to the remote side: a number
-  input = 'I',   // to the remote side: for the rank to read; without a byte: its end
-  output = 'O',  // from it: what the rank wrote
-  taken = 'T',   // from it: the rank has read what it was given
+  input = 'I',   // to the remote side: input of the rank; no bytes: its end
+  output = 'O',  // from it: output of the rank
+  taken = 'T',   // from it: the rank has read its input
   errors = 'E',
   pid = 'P',     // from it: a number
   end = 'X',     // from it, last: "code 1" or "signal 9"
-  failure = 'F'  // from it, last: why the program could not be started
+  failure = 'F'  // from it, last: why the program could not start
 };
 
 struct Frame {
@@ -32,14 +32,16 @@ struct Frame {
 
 std::string encode_frame(FrameKind kind, std::string_view payload);
 
-/// Takes a stream apart. Pure.
+/// Splits a stream into frames. It does no I/O.
 class FrameReader {
  public:
-  /// Skips all before kPreamble, because a remote shell may greet; what it skipped is in noise().
+  /// Skips everything before kPreamble, because a remote shell may print a greeting. take_noise()
+  /// returns the skipped text.
   explicit FrameReader(bool wants_preamble) : in_frames_(!wants_preamble) {}
 
   void take(std::string_view bytes) { buffer_ += bytes; }
-  /// Throws Error(corrupt_data) for what is no frame.
+  /// Returns the next complete frame, if any. Throws Error(corrupt_data) if the bytes are not a
+  /// frame.
   std::optional<Frame> next();
   std::string take_noise();
 
@@ -52,14 +54,14 @@ class FrameReader {
   std::string noise_;
 };
 
-/// What the other host needs to start a rank; the secret travels only here.
+/// Everything that the other host needs to start a rank. The secret is sent only here.
 struct StartRequest {
   std::string secret;
   std::string folder;
-  Variables variables;  // beside those that are there
+  Variables variables;  // added to the other host's own
   std::vector<std::string> arguments;
   bool reads = false;  // its standard input comes in frames; otherwise it is empty
-  bool bind = false;   // to its share of that host's cores
+  bool bind = false;   // bind the rank to its share of that host's cores
 };
 std::string encode_start(const StartRequest& request);
 /// Throws Error(corrupt_data).

@@ -22,9 +22,10 @@ namespace tutti::run {
 
 namespace {
 
-constexpr double kStartSeconds = 60;  // until the launcher's start request must be there
+constexpr double kStartSeconds = 60;  // within which the start request must arrive
 
-// The launcher's first frame; nothing if the launcher is gone, or a signal asks to end before.
+// Returns the launcher's first frame, or nothing if the launcher is gone or a signal asks to end
+// before.
 std::optional<Frame> wait_for_frame(FrameReader& reader, const Keeper& keeper) {
   const auto deadline = Deadline::after(kStartSeconds);
   while (!deadline.passed()) {
@@ -55,7 +56,7 @@ Child start(const StartRequest& request, const Descriptor& secret) {
   return Child(command);
 }
 
-// The loop between the launcher's frames and the rank. Nothing in it waits but poll.
+// Exchanges frames with the launcher and data with the rank. It blocks only in poll.
 class Service {
  public:
   Service(FrameReader& reader, Child child, const Keeper& keeper)
@@ -66,7 +67,7 @@ class Service {
     take_frames();  // those that came with the start request
     while (!has_ended_) wait_for_events();
     const auto end = child_.reap();
-    // Its last words are in the pipes; no process of its group is left to write more.
+    // The last output is in the pipes. No process of the rank's group is left to write more.
     send(FrameKind::output, drain(child_.output));
     send(FrameKind::errors, drain(child_.errors));
     send(FrameKind::end, encode_end(end));
@@ -103,7 +104,7 @@ class Service {
     if (entries[0].revents) has_ended_ = true;
   }
 
-  // Passes on what there is.
+  // Sends the bytes that are available.
   void forward(Descriptor& stream, FrameKind kind) {
     std::string bytes;
     if (!read_available(stream.get(), bytes)) stream.reset();
@@ -138,12 +139,13 @@ class Service {
       if (count < 0 && errno != EINTR) child_.input.reset();  // the rank reads no more
       if (count > 0) input_.erase(0, static_cast<size_t>(count));
     }
-    if (!child_.input) return input_.clear();  // without an answer the launcher sends no more
+    if (!child_.input) return input_.clear();  // not acknowledged, so the launcher sends no more
     if (input_ended_) child_.input.reset();
     send(FrameKind::taken, "");
   }
 
-  // ssh may be hung up; the end of the input says so, and the rank is then ended first.
+  // SIGHUP is skipped, because it may mean that ssh hung up. Then the input ends, and the rank is
+  // killed first.
   void take_orders() {
     while (const auto number = keeper_.next_order())
       if (*number != SIGHUP) signal(*number);
@@ -157,7 +159,7 @@ class Service {
   Child child_;
   const Keeper& keeper_;
   Outlet launcher_{STDOUT_FILENO};
-  std::string input_;  // for the rank
+  std::string input_;  // of the rank
   bool input_ended_ = false, launcher_is_there_ = true, has_ended_ = false;
 };
 

@@ -2,9 +2,9 @@
 
 namespace tutti::run {
 
-/// `tutti-run --remote-rank`, which the launcher starts on another host through ssh: starts one
-/// rank as standard input says, passes its output back and signals on, and ends it when the input
-/// ends. Returns the exit code.
+/// Runs `tutti-run --remote-rank`, which the launcher starts on another host through ssh. It starts
+/// one rank as standard input describes, sends the rank's output back, passes signals on to it, and
+/// kills it when the input ends. Returns the exit code.
 int serve_remote_rank();
 
 }  // namespace tutti::run

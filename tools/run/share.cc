@@ -30,7 +30,7 @@ bool give_share(Command& command, bool bind) {
   const auto share = share_of_cores(usable_cores(), number("TUTTI_LOCAL_RANK", 0), size);
   if (share.empty()) return false;
   if (bind) command.cores = share;
-  if (size == 1) return false;  // it has all of them, as OpenMP would take
+  if (size == 1) return false;  // the rank has all cores, which is OpenMP's default
   return command.variables.emplace("OMP_NUM_THREADS", std::to_string(share.size())).second;
 }
 

@@ -28,7 +28,8 @@ Tensor Chain::forward(const Pass& pass, const Tensor& input, Context& context) {
 Tensor Chain::backward(const Pass& pass, Context& context, const Tensor& output_gradient,
                        Wanted wanted) {
   if (layers_.empty()) return wanted.input ? output_gradient : Tensor();
-  // Each layer's output gradient waits in its context from the input's pass to that of the weights.
+  // A context keeps its layer's output gradient from the pass for the input to the pass for the
+  // weights.
   const bool is_late = wanted.weights && !wanted.input && context.inner.back().output_gradient;
   Tensor gradient = output_gradient;
   for (size_t i = layers_.size(); i-- > 0;) {

@@ -9,8 +9,8 @@
 
 namespace tutti::nn {
 
-/// Layers one after another, each under a name that is unique among them. An empty one hands its
-/// input on.
+/// Layers one after another, each under a name that is unique in the chain. An empty chain returns
+/// its input.
 class Chain : public Layer {
  public:
   /// Throws Error(invalid_argument) for a name given twice.

@@ -6,74 +6,81 @@
 #include <vector>
 
 #include "tutti/adapters/nn/parameter.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+
+namespace tutti {
+class LayerKernels;  // kernels/layers/layer_kernels.h
+}
 
 namespace tutti::nn {
 
-/// What every layer of a model is handed in a forward or backward pass.
+/// The arguments that every layer gets in a forward or backward pass.
 struct Pass {
   LayerKernels& kernels;
-  bool training = true;   // otherwise dropout and the statistics of batches rest
-  uint64_t seed = 1;      // of random numbers, with the step: equal on all ranks
-  uint32_t step = 0;      // of training
+  bool training = true;   // if false, dropout and batch statistics are not used
+  uint64_t seed = 1;      // of random numbers; equal on all ranks
+  uint32_t step = 0;      // of training; random numbers depend on it, too
   int64_t first_row = 0;  // where this rank's rows begin in the joined batch of all ranks
 };
 
-/// The same values in memory of their own.
+/// Returns a copy of the tensor.
 Tensor copy_of(const Pass& pass, const Tensor& tensor);
 
-/// What one forward pass leaves for its backward pass. Each batch on its way has its own; it may be
-/// used again for another batch once its backward is done.
+/// The tensors that one forward pass leaves for its backward pass. Each batch in flight has its
+/// own. Another batch may use it once backward is done.
 struct Context {
   std::vector<Tensor> kept;    // the layer's own
   std::vector<Context> inner;  // of the layers within it, in their order
-  /// Of a layer within another, from a backward for the input alone to the one for the weights.
+  /// A layer within another layer keeps it from the backward pass for the input to the one for the
+  /// weights.
   Tensor output_gradient;
 };
 
-/// Which gradients a backward pass computes. Pipelines ask for the input's first, because another
-/// rank waits for it, and later for those of the weights.
+/// Selects the gradients that a backward pass computes. Pipelines ask for the input's gradient
+/// first, because another rank waits for it, and later for those of the weights.
 struct Wanted {
   bool input = true;
   bool weights = true;
 };
 
-/// One layer of a model. It keeps nothing of a batch: that is in the batch's Context. One thread.
+/// One layer of a model. It keeps no data of a batch; the batch's Context has them. One thread uses
+/// it.
 class Layer {
  public:
   virtual ~Layer() = default;
-  /// [batch, ...] to [batch, ...].
+  /// Maps [batch, ...] to [batch, ...].
   virtual Tensor forward(const Pass& pass, const Tensor& input, Context& context) = 0;
-  /// Adds to the gradients of the parameters and announces each, if `wanted.weights`; returns the
-  /// gradient of the input, or an empty Tensor without `wanted.input`. The input's may be asked for
-  /// first and the weights' later, of the same output gradient, or both at once.
+  /// If `wanted.weights`, adds to the gradients of the parameters and announces each. Returns the
+  /// gradient of the input, or an empty Tensor without `wanted.input`. One call may ask for both.
+  /// Otherwise the call for the input comes first, and the one for the weights follows with the
+  /// same output gradient.
   virtual Tensor backward(const Pass& pass, Context& context, const Tensor& output_gradient,
                           Wanted wanted) = 0;
-  /// Fills the weights with random numbers keyed by the seed and each parameter's name: equal on
-  /// every machine, and in every model that has this layer at this place.
+  /// Fills the weights with random numbers that follow from the seed and each parameter's name.
+  /// They are equal on every machine, and in every model that has this layer under this path.
   virtual void initialize(uint64_t /*seed*/) {}
   virtual std::vector<Parameter*> parameters() { return {}; }
-  /// Of other layers, whose values it computes with.
+  /// Returns parameters of other layers with whose values this layer computes.
   virtual std::vector<const Parameter*> borrowed() { return {}; }
-  /// What it learns by other means than gradients: the running values of batch norm.
+  /// Returns the state that is not learned by gradients: the running values of batch norm.
   virtual std::vector<NamedState*> buffers() { return {}; }
-  /// What it is, with its sizes: "linear(400, 120)".
+  /// Returns the kind of layer with its sizes, such as "linear(400, 120)".
   virtual std::string kind() const = 0;
 
-  /// Gives it its place in the model, which becomes the prefix of the names of its parameters and
-  /// buffers: "conv1" makes "conv1.weight". Once, before initialize().
+  /// Gives the layer its path in the model, the prefix of the names of its parameters and buffers:
+  /// "conv1" makes "conv1.weight". It is called once, before initialize().
   virtual void attach(const std::string& path);
   const std::string& path() const { return path_; }
 
  protected:
   void set_path(const std::string& path) { path_ = path; }
-  /// Throws Error(invalid_argument) that names the layer unless `good` and the input is of a float
-  /// type that layers compute with. Calls require_whole(). `wanted`: the shape that it takes.
+  /// Throws Error(invalid_argument), which names the layer, unless `good` is true and the input has
+  /// a float dtype that layers support. `wanted` is the expected shape in the error's text. Calls
+  /// require_whole().
   void require_input(const Tensor& input, bool good, const char* wanted);
-  /// Throws Error(invalid_argument) while a parameter is divided over the ranks: the layer would
-  /// compute with zeros. Such a layer should be gathered().
+  /// Throws Error(invalid_argument) while a parameter is divided over the ranks, because the layer
+  /// would compute with zeros. gathered() makes such a layer's parameters whole.
   void require_whole();
-  /// Tells who listens that the gradients of the parameters are final for this pass.
+  /// Announces that the gradients of the parameters are final for this pass.
   void announce();
 
  private:

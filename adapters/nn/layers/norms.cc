@@ -5,12 +5,13 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/core/communicator.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 
 namespace {
 
-// What batch and layer norm share: a weight and a bias a feature.
+// The common part of batch norm and layer norm: a weight and a bias per feature.
 class Norm : public Layer {
  public:
   explicit Norm(int64_t features, double initial_weight)
@@ -30,7 +31,7 @@ class Norm : public Layer {
   Parameter weight_, bias_;
 };
 
-// With a communicator the moments are those of the batches of all its ranks.
+// With a communicator, the moments are those of all ranks' batches.
 class BatchNorm final : public Norm {
  public:
   BatchNorm(Communicator* comm, int64_t channels, const BatchNormOptions& options)
@@ -68,8 +69,8 @@ class BatchNorm final : public Norm {
     return output;
   }
 
-  // The input's gradient needs the moments of all ranks, the weights' those of this one; whichever
-  // is asked for first takes them.
+  // The input's gradient needs the moments of all ranks, and the weights' gradients need those of
+  // this rank. Whichever is asked for first computes them.
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     const auto &input = context.kept[0], &mean = context.kept[1], &inverse = context.kept[2];
@@ -105,7 +106,7 @@ class BatchNorm final : public Norm {
                                 ReduceOp::sum);
   }
 
-  Communicator* const comm_;  // null: this rank's batch alone
+  Communicator* const comm_;  // null: only this rank's batch
   const BatchNormOptions options_;
   NamedState running_mean_, running_variance_;
 };

@@ -8,6 +8,7 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/host_copy.h"
 
 namespace tutti::nn {
@@ -29,7 +30,7 @@ class Recurrent final : public Layer {
     return fmt::format("{}({}, {})", recurrence_ == Recurrence::lstm ? "lstm" : "gru", inputs_,
                        width_);
   }
-  // Uniform with bound 1 / sqrt(width), as is usual for them.
+  // Uniform with bound 1 / sqrt(width), as usual for recurrent layers.
   void initialize(uint64_t seed) override {
     for (const auto* parameter : parameters())
       fill_uniform(*parameter, 1 / std::sqrt(static_cast<double>(width_)), seed);
@@ -53,8 +54,8 @@ class Recurrent final : public Layer {
     return output;
   }
 
-  // The gates' gradients need all steps one after another; whichever is asked for first computes
-  // them, and the rest are products of matrices.
+  // The gates' gradients go through all steps one after another. Whichever gradient is asked for
+  // first computes them; the rest are matrix products.
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     const auto &input = context.kept[0], &output = context.kept[1], &kept = context.kept[2];
@@ -82,7 +83,8 @@ class Recurrent final : public Layer {
   }
 
  private:
-  // The hidden values that each step began with: zero at first, then those of the step before.
+  // Returns the hidden values before each step: zero before the first, then those of the previous
+  // step.
   static Tensor before(const Tensor& output) {
     Tensor shifted(output.shape(), output.dtype());
     const auto& shape = output.shape();

@@ -3,6 +3,7 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/chain.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 
@@ -42,7 +43,8 @@ class Residual final : public Layer {
     const auto body = body_->backward(pass, context.inner[0], gradient, wanted);
     const auto shortcut = shortcut_->backward(pass, context.inner[1], gradient, wanted);
     if (!wanted.input) return {};
-    // An empty shortcut hands on the very gradient, which may be another layer's, too.
+    // An empty shortcut returns the same gradient tensor, which another layer may hold too, so the
+    // sum needs memory of its own.
     return sum(pass, shortcut, body);
   }
 

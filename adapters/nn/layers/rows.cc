@@ -1,10 +1,11 @@
-// Layers that treat the rows or the elements of a tensor alike.
+// Layers that treat all rows, or all elements, of a tensor in the same way.
 
 #include <fmt/format.h>
 
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 
@@ -109,7 +110,7 @@ class Dropout final : public Layer {
   }
 
  private:
-  // The mask is drawn again for backward, from the same key.
+  // Backward draws the mask again from the same key.
   Tensor masked(const Pass& pass, const Tensor& input) const {
     if (!pass.training || probability_ == 0) return input;
     Tensor output = pass.kernels.make_tensor(input.shape(), input.dtype());

@@ -5,6 +5,7 @@
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 
@@ -77,8 +78,8 @@ class Embedding final : public Layer {
   Parameter table_, positions_;
 };
 
-// A linear layer whose weight is the table of an embedding, which announces the gradient, because
-// its backward comes last.
+// A linear layer whose weight is the table of an embedding. The embedding announces the gradient,
+// because its backward comes last.
 class TiedLinear final : public Layer {
  public:
   explicit TiedLinear(const Parameter& table) : table_(table) {}

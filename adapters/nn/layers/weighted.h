@@ -4,29 +4,31 @@
 #include <vector>
 
 #include "tutti/adapters/nn/layers/layer.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 
-/// A parameter of a layer: f32, zero, with a gradient and nobody listening.
+/// Returns an f32 parameter of zeros, with a gradient and without a listener.
 Parameter make_parameter(std::string name, const Shape& shape);
 
-/// Random numbers keyed by the seed, the parameter's name and the element: uniform in
-/// (-bound, bound).
+/// Fills a parameter with random numbers, uniform in (-bound, bound). They follow from the seed,
+/// the parameter's name and the element's index.
 void fill_uniform(const Parameter& parameter, double bound, uint64_t seed);
-/// The same, normal with this deviation.
+/// The same with normal numbers of this standard deviation.
 void fill_normal(const Parameter& parameter, double deviation, uint64_t seed);
 
-/// A layer with a weight, whose fan-in is the weight's row, and a bias unless it has none.
+/// A layer with a weight and an optional bias. The fan-in is the size of a row of the weight.
 class Weighted : public Layer {
  public:
-  /// `deviation`: of normal weights at first; 0: as He et al. 2015 for layers before a rectifier,
-  /// uniform with bound sqrt(6 / fan_in). Biases begin with zero.
+  /// `deviation` is the standard deviation of normal initial weights. With 0 they are uniform with
+  /// bound sqrt(6 / fan_in), as in He et al. 2015 for layers before a rectifier. Biases begin as
+  /// zero.
   Weighted(const Shape& weight, int64_t outputs, bool has_bias, double deviation = 0);
   void initialize(uint64_t seed) override;
   std::vector<Parameter*> parameters() override;
 
  protected:
-  Parameter weight_, bias_;  // no elements in the bias if there is none
+  Parameter weight_, bias_;  // the bias has no elements if there is none
   const bool has_bias_;
   const double deviation_;
 };

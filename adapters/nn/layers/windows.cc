@@ -4,6 +4,7 @@
 
 #include "tutti/adapters/nn/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
+#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 

@@ -27,7 +27,8 @@ void Sentinel::look(int64_t step) {
     hashes.push_back(XXH3_64bits(value.data(), static_cast<size_t>(value.bytes())));
   }
   const size_t bytes = hashes.size() * sizeof(uint64_t);
-  // The largest of the hash and of its complement: alike if the one is the other's complement.
+  // The ranks' hashes are equal exactly if the maximum of the hashes and that of their complements
+  // are complements of each other.
   const uint64_t whole = XXH3_64bits(hashes.data(), bytes);
   std::vector<uint64_t> ends{whole, ~whole};
   comm_.allreduce_blocking("sentinel", ends, ReduceOp::max);
@@ -46,7 +47,7 @@ void Sentinel::look(int64_t step) {
     if (counts.size() == 1) continue;
     const auto most = std::max_element(counts.begin(), counts.end(),
                                        [](auto& a, auto& b) { return a.second < b.second; });
-    // Where two values are held equally often, nobody knows which is the right one.
+    // If two values occur equally often, it is not known which is right.
     const bool is_known = std::count_if(counts.begin(), counts.end(), [&](auto& count) {
                             return count.second == most->second;
                           }) == 1;

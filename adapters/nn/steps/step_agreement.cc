@@ -11,13 +11,14 @@
 #include "tutti/adapters/sharded/norm.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
+#include "tutti/kernels/layers/step_kernels.h"
 #include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {
 
 namespace {
 
-constexpr size_t kSecondsAt = 4;  // in the lane
+constexpr size_t kSecondsAt = 4;  // index in lane_
 
 void check(const StepOptions& options) {
   const auto& s = options.loss_scale;
@@ -51,11 +52,12 @@ StepAgreement::StepAgreement(Communicator& comm, const StepOptions& options)
       options_(options),
       shares_(comm.size(), options.shares),
       state_(Shape{4}, DataType::f64),
-      lane_(kSecondsAt + (options.shares.follow_speed ? static_cast<size_t>(comm.size()) : 0)) {
+      lane_(kSecondsAt + (options.shares.follow_speed ? static_cast<size_t>(comm.size()) : 0)),
+      device_steps_(std::make_unique<KeptStepKernels>()) {
   check(options);
   state_.as<double>()[0] = options.loss_scale.first;
   if (!options.shares.follow_speed) return;
-  // The largest number of samples and, as the largest of what is below zero, the least.
+  // The first maximum is the largest number of samples, and the second is minus the smallest.
   std::vector<int64_t> ends{options.shares.samples, -options.shares.samples};
   comm.allreduce_blocking("step agreement shares", ends, ReduceOp::max);
   if (ends[0] != -ends[1])
@@ -111,7 +113,7 @@ StepOutcome StepAgreement::finish(const std::vector<Parameter>& parameters) {
     std::vector<StepOperands> operands;
     for (const auto& parameter : parameters)
       operands.push_back({parameter.value, parameter.gradient});
-    auto& steps = device_steps_.of(std::move(operands));
+    auto& steps = device_steps_->of(std::move(operands));
     steps.scale_gradients(1 / (scale() * lane_[0]), options_.clip);
     return settled(steps.outcome().norm);
   }
@@ -176,7 +178,7 @@ void StepAgreement::settle(bool is_skipped) {
     in_a_row = 0;
     if (++clean < static_cast<double>(options.clean)) return;
     clean = 0;
-    // Larger ones would make the scaled loss itself infinite.
+    // A larger scale would make the scaled loss itself infinite.
     if (options.first > options.least) scale = std::min(scale * options.growth, 0x1p100);
     return;
   }

@@ -10,8 +10,8 @@
 
 namespace tutti::nn {
 
-/// Times the steps of this rank's training and says them in lines for people and scripts. The first
-/// step, in which layers make their primitives, is left out of rate(). One thread.
+/// Times the steps of this rank's training and describes them in lines for people and scripts.
+/// rate() leaves out the first step, in which layers make their primitives. One thread uses it.
 ///
 ///   nn::StepMeter meter(*comm);
 ///   for (int step = 0; step < steps; ++step) {
@@ -25,13 +25,15 @@ class StepMeter {
   explicit StepMeter(Communicator& comm) : comm_(comm) {}
 
   void begin();
-  /// Of the step since begin(): "step 3  loss 1.25  norm 0.5  12.0 ms  0 messages", where messages
-  /// are those of this rank's negotiation, and "  skipped" where it was.
+  /// Ends the step since begin() and describes it: "step 3  loss 1.25  norm 0.5  12.0 ms  0
+  /// messages". The messages are those of this rank's negotiation. A skipped step has "  skipped"
+  /// at the end.
   std::string end(int64_t step, const StepOutcome& outcome);
-  /// Of the steps that ended, each of `units` of all ranks: "840.00 tokens/s, exposed 1.5 %", the
-  /// share of their time in which this rank waited for others. Empty before the second step ends.
+  /// Returns the rate of the steps so far, each of which has `units` on all ranks together: "840.00
+  /// tokens/s, exposed 1.5 %". Exposed is the share of the time in which this rank waited while
+  /// data moved. It is empty before the second step ends.
   std::string rate(int64_t units, std::string_view unit) const;
-  /// Mean of those steps; 0 before the second ends.
+  /// Returns the mean time of those steps, or 0 before the second ends.
   double seconds_per_step() const { return steps_ > 1 ? seconds_ / (steps_ - 1) : 0; }
 
  private:
@@ -40,7 +42,7 @@ class StepMeter {
   uint64_t messages_before_ = 0;
   double exposed_before_ = 0;
   int steps_ = 0;       // that ended
-  double seconds_ = 0;  // of all but the first, as exposed_
+  double seconds_ = 0;  // of all steps but the first, as exposed_ is
   double exposed_ = 0;
 };
 

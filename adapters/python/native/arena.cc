@@ -8,17 +8,17 @@ namespace tutti::python {
 
 namespace {
 
-/// Outlives the object for as long as an array of it, or a call on it, is there.
+/// Exists as long as the object, an array of it, or a call on it.
 struct ArenaHandle {
   ~ArenaHandle() { tutti_arena_destroy(arena); }
   SharedComm comm;
   tutti_arena_t arena = nullptr;
   std::vector<std::string> names;
-  // With the GIL:
+  // The following need the GIL.
   bool step_is_open = false;
-  bool listens = true;         // whether hooks hand over
-  std::vector<bool> has_come;  // by hooks, in this step
-  size_t come = 0;             // how many
+  bool listens = true;         // false: hooks do nothing
+  std::vector<bool> has_come;  // announced by hooks, in this step
+  size_t come = 0;             // number of these
 };
 using SharedArena = std::shared_ptr<ArenaHandle>;
 
@@ -33,8 +33,9 @@ PyObject* grad_name = nullptr;
 
 const SharedArena& of(PyObject* self) { return *reinterpret_cast<ArenaObject*>(self)->shared; }
 
-// Waits for what is on its way, and may end the communicator. A step that was given up may be on
-// its way until that closes, and whoever collects garbage must not wait for it: a thread does.
+// Releases a share. The last one waits for the reductions under way, and may destroy the
+// communicator. The reductions of a step that was given up may last until the communicator closes.
+// Garbage collection must not wait for that, so another thread does.
 void give_up_arena(SharedArena arena) {
   if (!arena || arena.use_count() > 1) return;
   if (arena->step_is_open) {
@@ -79,9 +80,9 @@ PyObject* ready(PyObject* self, PyObject* key) {
 
 // --- autograd's hooks ----------------------------------------------------------------------------
 
-/// What autograd calls when a gradient is complete. A function of Python would cost as much as the
-/// exchange where a model has a thousand small tensors. It is part of cycles: the collector sees
-/// what it holds.
+/// The object that autograd calls when a gradient is complete. A Python function would take as much
+/// time as the exchange if a model has a thousand small tensors. It is part of reference cycles, so
+/// the garbage collector must see its references.
 struct HookObject {
   PyObject ob_base;
   SharedArena* shared;
@@ -91,7 +92,8 @@ struct HookObject {
 
 HookObject* hook_of(PyObject* self) { return reinterpret_cast<HookObject*>(self); }
 
-// The array is where autograd has added, unless it has put its own tensor there.
+// The array is the tensor to which autograd has added, unless autograd has put another tensor into
+// `grad`.
 PyObject* call_hook(PyObject* self, PyObject*, PyObject*) {
   auto* hook = hook_of(self);
   const SharedArena shared = *hook->shared;
@@ -138,8 +140,8 @@ void dealloc_hook(PyObject* self) {
   free_object(self);
 }
 
-// hook(index, parameter, view, begin, elsewhere): the first of a step calls begin(), and one whose
-// parameter's `grad` is not `view` calls elsewhere().
+// hook(index, parameter, view, begin, elsewhere): the first hook of a step calls begin(). A hook
+// calls elsewhere() if its parameter's `grad` is not `view`.
 PyObject* make_hook(PyObject* self, PyObject* arguments) {
   Py_ssize_t index = 0;
   PyObject *parameter = nullptr, *view = nullptr, *begin = nullptr, *elsewhere = nullptr;
@@ -160,7 +162,7 @@ PyObject* make_hook(PyObject* self, PyObject* arguments) {
   return reinterpret_cast<PyObject*>(hook);
 }
 
-// The arrays that no hook handed over in this step, by their numbers; then the hooks' next step
+// Returns the indices of the arrays that no hook announced in this step. Then the hooks' next step
 // begins.
 PyObject* take_missing(PyObject* self, PyObject*) {
   auto& arena = *of(self);
@@ -227,7 +229,7 @@ PyObject* no_constructor(PyTypeObject*, PyObject*, PyObject*) {
   return refuse("an Arena is made by Communicator.arena() only");
 }
 
-/// "name", "dtype", shape, may be left out.
+/// Reads a row: name, dtype, shape, and whether the array may be left out.
 bool read_array(PyObject* row, std::string& name, std::vector<int64_t>& shape,
                 tutti_array_t& array) {
   const char *text = nullptr, *dtype = nullptr;

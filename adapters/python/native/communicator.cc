@@ -1,4 +1,4 @@
-// The type Native: a communicator, whose operations `tutti._communicator` offers by their names.
+// The type Native, a communicator. `tutti._communicator` offers its operations by name.
 
 #include <algorithm>
 #include <thread>
@@ -11,7 +11,7 @@ namespace {
 
 PyTypeObject* comm_type = nullptr;
 
-// All that are open, for the end of the interpreter.
+// All open communicators, which are closed when the interpreter exits.
 std::mutex open_mutex;
 std::vector<std::weak_ptr<Comm>> open_comms;  // guarded by open_mutex
 
@@ -33,7 +33,7 @@ PyObject* make_comm(tutti_comm_t comm) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-/// A call that makes a communicator, or none.
+/// Runs a call that makes a communicator. Returns None if it makes none.
 template <class Make>
 PyObject* made_by(Make&& make) {
   const auto made = std::make_shared<tutti_comm_t>(nullptr);
@@ -43,7 +43,7 @@ PyObject* made_by(Make&& make) {
   return make_comm(*made);
 }
 
-// --- life ----------------------------------------------------------------------------------------
+// --- creation and closing ------------------------------------------------------------------------
 
 // create(settings, store, rank, size, is_thread)
 PyObject* create(PyObject*, PyObject* arguments) {
@@ -54,7 +54,7 @@ PyObject* create(PyObject*, PyObject* arguments) {
     return nullptr;
   std::vector<std::string> settings;
   if (!read_texts(lines, "the settings", settings)) return nullptr;
-  // The call has a share of the store, because it goes on where a signal interrupts this one.
+  // The call has a share of the store, because it continues if a signal interrupts this function.
   const auto native = native_store(store);
   const auto make = [=, settings = std::move(settings)](tutti_comm_t* comm) {
     std::vector<const char*> texts;
@@ -157,7 +157,7 @@ PyObject* barrier_blocking(PyObject* self, PyObject*) {
   return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
 }
 
-// --- what it is and does -------------------------------------------------------------------------
+// --- properties, statistics and timeline ---------------------------------------------------------
 
 PyObject* numbers(PyObject* self, PyObject*) {
   const auto comm = comm_of(self);
@@ -227,7 +227,8 @@ PyObject* close_all(PyObject*, PyObject* arguments) {
       if (auto shared = weak.lock()) still_open.push_back(std::move(shared));
   }
   Py_BEGIN_ALLOW_THREADS;
-  // Ranks that are threads of this process may wait for each other's goodbye.
+  // Ranks that are threads of this process may wait for each other's farewell, so they close at the
+  // same time.
   std::vector<std::thread> closing;
   for (const auto& shared : still_open)
     closing.emplace_back([comm = shared->comm, error] { tutti_close_because(comm, error); });

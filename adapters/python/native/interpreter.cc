@@ -1,5 +1,5 @@
-// How the library's threads and Python's get along: who may enter the interpreter, who hears
-// signals, and how a failure becomes an exception.
+// The interaction of the library's threads with Python: which threads may enter the interpreter,
+// which thread handles signals, and how a failure becomes an exception.
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,7 @@ namespace tutti::python {
 
 namespace {
 
-// Of the process, as the interpreter itself is.
+// These belong to the process, like the interpreter itself.
 std::atomic<int64_t> inside{0};
 std::atomic<bool> is_closed{false};
 std::atomic<unsigned long> main_thread{0};
@@ -24,8 +24,8 @@ PyObject* error_maker = nullptr;
 
 // --- the interpreter -----------------------------------------------------------------------------
 
-// A thread that asks for the GIL of an interpreter that is finalized never comes back, so it must
-// be counted before it looks.
+// A thread that requests the GIL of a finalized interpreter never returns. So it is counted before
+// it reads is_closed, and close_entrance() waits for the counted threads.
 Entered::Entered() : state_(PyGILState_UNLOCKED) {
   ++inside;
   entered_ = !is_closed;
@@ -69,7 +69,7 @@ Failure failure_of(int status) {
 void set_error_maker(PyObject* maker) { error_maker = Py_NewRef(maker); }
 
 PyObject* raise(const Failure& failure) {
-  // Names are the program's and may hold any bytes.
+  // The program chooses names, which may hold any bytes.
   const Reference text(PyUnicode_DecodeUTF8(
       failure.text.data(), static_cast<Py_ssize_t>(failure.text.size()), "replace"));
   const Reference tensor(PyUnicode_DecodeUTF8(
@@ -106,7 +106,8 @@ std::string take_exception_text() {
 
 namespace {
 
-/// A call that runs beside the main thread, and is left alone if that one is interrupted.
+/// A call that runs in a thread beside the main thread. It is abandoned if the main thread is
+/// interrupted.
 struct Beside {
   std::mutex mutex;
   std::condition_variable ended;
@@ -148,7 +149,7 @@ bool run_beside(std::function<int()> call, std::function<void()> late) {
     beside->is_left_alone = true;
     const bool came_through = beside->is_over && beside->failure.status == TUTTI_OK;
     lock.unlock();
-    // What was made in this moment has nobody who would take it.
+    // Nobody would take an object that was made at this moment, so `late` releases it.
     if (came_through && late) {
       Py_BEGIN_ALLOW_THREADS;
       late();
@@ -195,7 +196,7 @@ bool wait_in_slices(double seconds, const std::function<int(double)>& wait_for,
     status = wait_for(slice);
     Py_END_ALLOW_THREADS;
     seconds -= slice;
-    // Any other status, and one of what has ended, is no matter of the time.
+    // Any other status ends the wait. So does a timeout that is the operation's own error.
     if (status != TUTTI_TIMEOUT || seconds <= 0 || !goes_on()) return check(status);
     if (hears_signals && PyErr_CheckSignals() != 0) return false;
   }

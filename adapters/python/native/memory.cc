@@ -1,4 +1,4 @@
-// Arrays of the program's as the library sees them: by Python's buffers, by DLPack or by address.
+// The library's view of the program's arrays: by Python's buffers, by DLPack or by address.
 
 #include <dlpack/dlpack.h>
 
@@ -17,7 +17,7 @@ struct DTypeRow {
   uint8_t dlpack;  // DLDataTypeCode
 };
 
-// In the order of enum tutti_dtype.
+// The rows are in the order of enum tutti_dtype.
 constexpr std::array<DTypeRow, 14> kDTypes = {{{"f64", 8, kDLFloat},
                                                {"f32", 4, kDLFloat},
                                                {"f16", 2, kDLFloat},
@@ -38,7 +38,8 @@ constexpr const char* kWant =
     "as "
     "raw";
 
-// The dtype of a buffer's item, by the letters of Python's struct module; -1: none of ours.
+// Returns the dtype of a buffer's items, by the letters of Python's struct module, or -1 if there
+// is none.
 int dtype_of_format(const char* format, Py_ssize_t item) {
   if (format == nullptr) return TUTTI_U8;
   if (*format == '@' || *format == '=' || *format == '<' || (item == 1 && *format != '\0'))
@@ -89,12 +90,14 @@ int dtype_of_dlpack(const DLDataType& type) {
   return -1;
 }
 
-// Items that are no number of ours but can be copied: complex numbers, fp8, structs. No objects.
+// Returns whether items without a dtype can be copied as bytes, such as complex numbers, fp8 and
+// structs. Python objects cannot.
 bool is_plain(const char* format) {
   return format != nullptr && std::strpbrk(format, "OPX&") == nullptr;
 }
 
-// Raw bytes have the shape of their items and one dimension of bytes more; a scalar is one row.
+// Raw bytes have the shape of their items and one more dimension, the bytes of an item. A scalar
+// becomes one row.
 void append_bytes(std::vector<int64_t>& shape, std::vector<int64_t>& strides, int64_t item) {
   if (shape.empty()) {
     shape.push_back(1);
@@ -126,8 +129,8 @@ bool set_shape(const std::vector<int64_t>& shape, const std::string& what, tutti
   return true;
 }
 
-/// `strides` in bytes: those of a field among others are no multiple of its items. Where nothing or
-/// one element lies along a dimension its stride is of no meaning.
+/// `strides` are in bytes, because the strides of a struct's field need not be multiples of its
+/// item size. The stride of a dimension with at most one element has no meaning.
 bool check_dense(const std::vector<int64_t>& strides, const std::string& what,
                  const tutti_tensor_t& tensor) {
   int64_t dense = item_bytes(tensor.dtype);
@@ -165,7 +168,7 @@ std::string describe(const tutti_tensor_t& tensor) {
          join({tensor.shape, tensor.shape + tensor.dimensions}) + "]";
 }
 
-// --- what was given ------------------------------------------------------------------------------
+// --- the program's arrays ------------------------------------------------------------------------
 
 Given& Given::operator=(Given&& other) noexcept {
   std::swap(tensor, other.tensor);
@@ -225,8 +228,8 @@ bool Given::read_buffer(PyObject* object, bool writable, const std::string& what
   return set_shape(shape, what, tensor) && check_dense(strides, what, tensor);
 }
 
-// A device's contents are ready on its default stream: the producer makes that stream wait for its
-// own.
+// A device's contents are ready on its default stream, because the producer makes that stream wait
+// for its own.
 bool Given::read_dlpack(PyObject* object, const std::string& what) {
   const Reference place(PyObject_CallMethod(object, "__dlpack_device__", nullptr));
   int kind = 0, index = 0;

@@ -10,7 +10,8 @@ PyObject* close_all(PyObject*, PyObject*);
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec) {
   PyObject* type = PyType_FromSpec(&spec);
   if (type == nullptr || PyModule_AddObjectRef(module, name, type) != 0) return nullptr;
-  return reinterpret_cast<PyTypeObject*>(type);  // for the makers, to the end of the process
+  // The functions that make objects use it until the process ends.
+  return reinterpret_cast<PyTypeObject*>(type);
 }
 
 std::string text_of(PyObject* unicode) {
@@ -21,7 +22,7 @@ std::string text_of(PyObject* unicode) {
 
 namespace {
 
-/// A tuple or list of what was given; null for what has no elements.
+/// Returns a list of the sequence's elements, or null if the object has no elements.
 Reference elements_of(PyObject* sequence, const char* what) {
   Reference elements(PySequence_List(sequence));
   if (!elements && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
@@ -54,7 +55,8 @@ bool read_texts(PyObject* sequence, const char* what, std::vector<std::string>& 
 
 namespace {
 
-/// Whether this is a truth value of Python, NumPy or torch, all of which have or had an __index__.
+/// Returns whether this is a truth value of Python, NumPy or torch. All of these have or had an
+/// __index__.
 bool is_truth(PyObject* object) {
   if (PyBool_Check(object) != 0) return true;
   if (PyLong_CheckExact(object) != 0) return false;
@@ -134,7 +136,7 @@ PyMethodDef functions[] = {{"prepare", prepare, METH_VARARGS, nullptr},
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "tutti._native",
                           nullptr,
-                          -1,  // the process's: no interpreter has one of its own
+                          -1,  // the module's state belongs to the process, not to one interpreter
                           functions,
                           nullptr,
                           nullptr,

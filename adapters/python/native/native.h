@@ -1,10 +1,11 @@
 #pragma once
 
-// What the parts of the extension share. Unless it says otherwise, a function here is called with
-// the GIL, and one that fails has set a Python exception: it returns null, false or -1.
+// Declarations that the parts of the extension share. Unless its comment says otherwise, a function
+// here is called with the GIL. If it fails, it sets a Python exception and returns null, false or
+// -1.
 
 #define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000  // one extension for Python 3.11 and all that come
+#define Py_LIMITED_API 0x030b0000  // one extension for Python 3.11 and all later versions
 #include <Python.h>
 
 #include <atomic>
@@ -23,8 +24,9 @@ namespace tutti::python {
 
 // --- the interpreter -----------------------------------------------------------------------------
 
-/// A thread of the library's own enters the interpreter: it has the GIL while this lives, unless
-/// the interpreter exits, which no thread may enter any more.
+/// Lets a thread of the library enter the interpreter. The thread holds the GIL while this object
+/// exists. If the interpreter exits, no thread may enter it any more, and operator bool returns
+/// false.
 class Entered {
  public:
   Entered();
@@ -38,26 +40,26 @@ class Entered {
   PyGILState_STATE state_;
 };
 
-/// From atexit: no thread enters any more; returns once all that did are out, or after some
-/// seconds.
+/// Called from atexit: no thread enters any more. Returns once all threads that entered have left,
+/// or after some seconds.
 void close_entrance();
-/// In the child of a fork, whose one thread is this.
+/// Called in the child of a fork, whose only thread is the caller.
 void reset_entrance();
 
-/// Which thread hears signals.
+/// Sets the thread that handles signals.
 void set_main_thread(unsigned long ident);
 bool is_main_thread();
 
-/// A timeout as programs give it: seconds, or None for ever.
+/// Reads a timeout as programs give it: seconds, or None for no timeout.
 bool read_timeout(PyObject* timeout, const std::string& of, double& seconds);
 constexpr double kForever = 1e18;
-/// Waits by `wait_for(seconds)`, which is called without the GIL, again and again while that says
-/// TUTTI_TIMEOUT and `goes_on()`, until `seconds` are over; the main thread hears signals within a
-/// tenth of a second.
+/// Waits until `seconds` have passed, by calling `wait_for(seconds)` without the GIL. Repeats the
+/// call as long as it returns TUTTI_TIMEOUT and `goes_on()` is true. The main thread handles
+/// signals within a tenth of a second.
 bool wait_in_slices(double seconds, const std::function<int(double)>& wait_for,
                     const std::function<bool()>& goes_on);
 
-/// A strong reference, given up with the GIL.
+/// A strong reference. Releasing it needs the GIL.
 class Reference {
  public:
   Reference() = default;
@@ -79,28 +81,28 @@ class Reference {
 
 // --- errors --------------------------------------------------------------------------------------
 
-/// What a call of the library said of its failure, in the thread that made it.
+/// The failure of a call of the library, read in the thread that made the call.
 struct Failure {
   int status = TUTTI_OK;
   std::string text, tensor;
   int rank = -1;
 };
 
-/// Without the GIL too.
+/// May be called without the GIL.
 Failure failure_of(int status);
-/// The function of _errors.py that makes the exceptions. To be set once, as the next one.
+/// Sets the function of _errors.py that makes the exceptions. It is called once.
 void set_error_maker(PyObject* maker);
-/// Both return null.
+/// Both set an exception and return null.
 PyObject* raise(const Failure& failure);
 PyObject* refuse(const std::string& text);
-/// `status` of a call that this thread just made: false, with the exception, unless it is
-/// TUTTI_OK.
+/// Returns whether `status`, the result of a call that this thread just made, is TUTTI_OK.
+/// Otherwise it sets the exception.
 bool check(int status);
-/// The Python exception that is set, as one line; clears it.
+/// Returns the Python exception that is set as one line, and clears it.
 std::string take_exception_text();
 
-/// Puts the exception that this thread has raised aside, and restores it at the end. The program's
-/// own code may run and raise in between.
+/// Puts this thread's current exception aside and restores it in the destructor. The program's own
+/// code may run and raise in between.
 class PutAside {
  public:
   PutAside() { PyErr_Fetch(&type_, &value_, &trace_); }
@@ -112,28 +114,29 @@ class PutAside {
   PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
 };
 
-/// Runs what may block for long without the GIL. In the main thread it runs beside it, so that a
-/// signal's exception (Ctrl-C) is raised at once: `late` is then called with the GIL not held, when
-/// the call has ended well after all.
+/// Runs a call that may block for long, without the GIL. In the main thread the call runs in
+/// another thread, so that a signal's exception (Ctrl-C) is raised at once. If an interrupted call
+/// succeeds after all, `late` is called without the GIL.
 bool run_interruptibly(std::function<int()> call, std::function<void()> late);
 
 // --- memory --------------------------------------------------------------------------------------
 
 const char* dtype_name(int dtype);
-/// -1 for a name that is none; sets no exception.
+/// Returns -1 for an unknown name. Sets no exception.
 int dtype_number(const std::string& name);
 int64_t item_bytes(int dtype);
-/// "f32[3,4]".
+/// Returns a text such as "f32[3,4]".
 std::string describe(const tutti_tensor_t& tensor);
 
-/// One array of the program's: its memory stays where it is until this ends, with the GIL.
+/// An array of the program. Its memory stays valid until this object is destroyed, which needs the
+/// GIL.
 class Given {
  public:
   Given() = default;
   Given(Given&& other) noexcept { *this = std::move(other); }
   Given& operator=(Given&& other) noexcept;
   ~Given() { release(); }
-  /// `what` names it in errors.
+  /// `what` names the array in errors.
   bool read(PyObject* object, bool writable, const std::string& what);
   void release();
 
@@ -148,14 +151,14 @@ class Given {
   DLManagedTensor* managed_ = nullptr;
 };
 
-/// Of a Tensor or Memory; null if the object is none.
+/// Returns the tensor of a Tensor or Memory, or null for other objects.
 const tutti_tensor_t* known_tensor(PyObject* object);
-/// A Tensor that keeps `owner` alive.
+/// Returns a Tensor that keeps `owner` alive.
 PyObject* make_tensor(const tutti_tensor_t& tensor, PyObject* owner);
 
 // --- handles -------------------------------------------------------------------------------------
 
-/// Shared by a communicator, its works and its arenas, so that it outlives what uses it.
+/// A communicator, shared with its works and arenas so that it outlives them.
 struct Comm {
   explicit Comm(tutti_comm_t made) : comm(made) {}
   ~Comm() { tutti_destroy(comm); }
@@ -164,23 +167,23 @@ struct Comm {
   const tutti_comm_t comm;
 };
 using SharedComm = std::shared_ptr<Comm>;
-/// Gives a share up; the last one ends the communicator, without the GIL.
+/// Releases a share. The last one destroys the communicator, without the GIL.
 void give_up(SharedComm comm);
 
-/// Its last share, in whatever thread and with the GIL or without, ends the store.
+/// A share of a store. The last one destroys the store, in any thread and with or without the GIL.
 using SharedStore = std::shared_ptr<tutti_store>;
-/// Null if the object is no store.
+/// Returns null if the object is not a store.
 SharedStore native_store(PyObject* store);
 
-/// What result() is of a Work that is done.
+/// Says what result() of a completed Work returns.
 enum class Result { nothing, object, output, outputs, number };
 
-/// What a Work holds beside the operation.
+/// The data that a Work holds beside the operation.
 struct WorkBody {
   std::string name;
   SharedComm comm;
   std::vector<Given> given;
-  Reference object;  // Result::object
+  Reference object;  // for Result::object
   Result result = Result::nothing;
   size_t output_count = 0;
 };
@@ -195,12 +198,12 @@ bool add_store_types(PyObject* module);
 bool add_communicator_type(PyObject* module);
 bool add_arena_type(PyObject* module);
 bool add_region_type(PyObject* module);
-/// A Tensor of bytes that keeps its region alive.
+/// Returns a Tensor of bytes that keeps its region alive.
 PyObject* make_region(SharedComm comm, int64_t bytes);
 PyObject* make_arena(SharedComm comm, PyObject* arguments);
-/// A type of the module, kept for its makers.
+/// Adds a type to the module. The functions that make its objects keep the result.
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec);
-/// Of a type above; the rest of the object is zero.
+/// Allocates an object of a type above. Its fields are zero.
 template <class Object>
 Object* allocate(PyTypeObject* type) {
   const auto make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
@@ -211,10 +214,10 @@ inline void free_object(PyObject* self) {
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
-/// The settings of create: a sequence of "name=value".
+/// Reads a sequence of texts, such as the settings of create, "name=value".
 bool read_texts(PyObject* sequence, const char* what, std::vector<std::string>& texts);
-/// Reads a whole number that the program gave. Nothing is converted to one: a float, a text or a
-/// truth value is refused.
+/// Reads a whole number that the program gave. A float, a text or a truth value is refused, not
+/// converted.
 bool read_whole(PyObject* object, const std::string& what, int64_t least, int64_t most,
                 int64_t& number);
 bool read_numbers(PyObject* sequence, const char* what, std::vector<int64_t>& numbers);

@@ -1,4 +1,4 @@
-// The operations of a communicator: arrays are read, the C interface is called.
+// The operations of a communicator. They read the arrays and call the C interface.
 
 #include "tutti/adapters/python/native/operations.h"
 
@@ -8,7 +8,7 @@ namespace tutti::python {
 
 namespace {
 
-// As _communicator.py counts them.
+// The numbers are those of _communicator.py.
 enum Kind {
   kAllreduce,
   kSparseAllreduce,
@@ -26,7 +26,7 @@ enum Kind {
   kRecvAny
 };
 
-/// What a call said, once its arrays are read.
+/// The arguments of a call, once its arrays are read.
 struct Call {
   tutti_comm_t comm = nullptr;
   int kind = 0, peer = 0;
@@ -37,7 +37,7 @@ struct Call {
   const int64_t* rows = nullptr;
 };
 
-/// By a handle of declare(), into the caller's memory.
+/// Starts an operation by a handle of declare(), with results in the caller's memory.
 int begin_declared(const Call& call, tutti_work_t* work) {
   const auto [comm, kind, peer, name, declared, options, input, second, rows] = call;
   switch (kind) {
@@ -110,7 +110,8 @@ int begin(const Call& call, tutti_work_t* work) {
   }
 }
 
-/// Host memory is only handed over; what a device has to do first may take its time.
+/// Starts an operation. With host memory this only submits it. With a device's memory it may take
+/// long, so it releases the GIL.
 template <class Begin>
 int begin_with(const std::vector<Given>& given, Begin&& begins) {
   const bool on_device = std::any_of(
@@ -123,7 +124,8 @@ int begin_with(const std::vector<Given>& given, Begin&& begins) {
   return status;
 }
 
-/// In place, or into `second`: what result() is, and whether the first array is written.
+/// Chooses what result() returns and whether the first array is written. An operation is in place,
+/// or writes into `second`.
 void choose_result(int kind, bool is_root, PyObject* first, PyObject* second, WorkBody& body,
                    bool& writes_first) {
   const bool has_second = second != Py_None && kind != kSparseAllreduce;
@@ -145,15 +147,15 @@ void choose_result(int kind, bool is_root, PyObject* first, PyObject* second, Wo
   }
 }
 
-/// The same memory as rows like those of `like`, where its elements are whole ones: an output may
-/// be given flat.
+/// Returns the output as rows like those of `like`, if its elements make up whole rows. An output
+/// may be given as a flat array.
 tutti_tensor_t with_rows_of(const tutti_tensor_t& output, const tutti_tensor_t& like) {
   if (output.dtype != like.dtype || like.dimensions == 0) return output;
   int64_t row = 1, count = 1;
   for (int i = 1; i < like.dimensions; ++i) row *= like.shape[i];
   for (int i = 0; i < output.dimensions; ++i) count *= output.shape[i];
   if (row == 0 || count % row != 0) return output;
-  tutti_tensor_t shaped = output;  // it may lie on another device
+  tutti_tensor_t shaped = output;  // it may be on another device
   shaped.dimensions = like.dimensions;
   std::copy_n(like.shape, like.dimensions, shaped.shape);
   shaped.shape[0] = count / row;
@@ -201,7 +203,7 @@ PyObject* start_operation(PyObject* self, PyObject* arguments) {
   const std::string quoted = "\"" + body->name + "\": ";
   if (call.kind == kScatter && !is_root) first = Py_None;
   if ((call.kind == kReduce || call.kind == kGather) && !is_root) second = Py_None;
-  // Pointers to them are taken once both are there.
+  // Pointers to the tensors are taken only after both have been added.
   const bool has_first = first != Py_None, has_second = second != Py_None;
   if (!has_first && call.kind != kBarrier && call.kind != kJoin && call.kind != kScatter)
     return refuse(quoted + "there is no array (None was given)");

@@ -1,5 +1,5 @@
-// Memory of Communicator.allocate(): a Tensor of bytes over a region that dies with the last array
-// in it.
+// The memory of Communicator.allocate(): a Tensor of bytes over a region, which is freed with the
+// last array that uses it.
 
 #include "tutti/adapters/python/native/native.h"
 

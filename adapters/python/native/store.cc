@@ -1,4 +1,4 @@
-// Stores: the library's own, and a Python object's methods as the functions of one.
+// Stores: the library's own, and stores whose functions are the methods of a Python object.
 
 #include "tutti/adapters/python/native/native.h"
 
@@ -16,7 +16,7 @@ PyTypeObject* program_store_type = nullptr;
 
 StoreObject* of(PyObject* self) { return reinterpret_cast<StoreObject*>(self); }
 
-// Keys may hold any bytes; Python has them as os.fsdecode gives file names.
+// Keys may hold any bytes. Python gets them in the form in which os.fsdecode returns file names.
 PyObject* key_of(const char* key) {
   return PyUnicode_DecodeUTF8(key, static_cast<Py_ssize_t>(std::char_traits<char>::length(key)),
                               "surrogateescape");
@@ -26,14 +26,14 @@ constexpr const char* kExiting = "the interpreter exits";
 
 int failed() { return tutti_fail(TUTTI_UNAVAILABLE, take_exception_text().c_str()); }
 
-/// Calls a method of the program's store in whichever thread needs it; `use` looks at what it
-/// returned. Both are false with an exception, which becomes the error's text.
+/// Calls a method of the program's store, in whichever thread needs the store. `use` reads its
+/// result. If either raises an exception, its text becomes the error's text.
 template <class Use, class... Arguments>
 int call(void* context, const char* method, const char* key, Use&& use, const char* format,
          Arguments... arguments) {
   const Entered entered;
   if (!entered) return tutti_fail(TUTTI_UNAVAILABLE, kExiting);
-  // The thread may be one of Python's, on its way out with an exception.
+  // The thread may belong to Python and be propagating an exception.
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   int status = TUTTI_OK;
@@ -48,7 +48,7 @@ int call(void* context, const char* method, const char* key, Use&& use, const ch
   return status;
 }
 
-/// Hands the library what a method returned: bytes, or None if `may_be_none`.
+/// Passes the result of a method to the library: bytes, or None if `may_be_none`.
 auto to_value(tutti_value_t value, bool may_be_none) {
   return [value, may_be_none](PyObject* result) {
     if (may_be_none && result == Py_None) return true;
@@ -68,7 +68,7 @@ int get(void* context, const char* key, tutti_value_t value) {
 
 int compare_set(void* context, const char* key, const void* expected, size_t expected_size,
                 const void* desired, size_t desired_size, tutti_value_t value) {
-  // "z#" would be a str.
+  // "z#" would give the method a str.
   if (expected == nullptr)
     return call(context, "compare_set", key, to_value(value, false), "OOy#", Py_None,
                 static_cast<const char*>(desired), static_cast<Py_ssize_t>(desired_size));
@@ -104,7 +104,7 @@ void destroy(void* context) {
   if (const Entered entered; entered) Py_DECREF(static_cast<PyObject*>(context));
 }
 
-/// Takes the store over.
+/// Returns an object that owns the store.
 PyObject* make_store(PyTypeObject* type, tutti_store_t store) {
   SharedStore shared(store, tutti_store_destroy);
   auto* self = allocate<StoreObject>(type);

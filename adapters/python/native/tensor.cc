@@ -1,4 +1,4 @@
-// The types Memory and Tensor: memory by its address, the program's and the library's.
+// The types Memory and Tensor: the program's memory by its address, and the library's memory.
 
 #include <dlpack/dlpack.h>
 
@@ -10,7 +10,7 @@ namespace tutti::python {
 
 namespace {
 
-/// Both types' objects. A Tensor's memory is its owner's.
+/// The objects of both types. A Tensor's memory belongs to its owner.
 struct TensorObject {
   PyObject ob_base;
   tutti_tensor_t tensor;
@@ -108,7 +108,7 @@ Py_ssize_t length(PyObject* self) {
   return -1;
 }
 
-// --- what a Tensor exports -----------------------------------------------------------------------
+// --- exports of a Tensor -------------------------------------------------------------------------
 
 int get_buffer(PyObject* self, Py_buffer* buffer, int flags) {
   static const char* formats[] = {"d", "f", "e", nullptr, "b", "h", "i",
@@ -147,7 +147,7 @@ PyObject* to_bytes(PyObject* self, PyObject*) {
                                    static_cast<Py_ssize_t>(tutti_tensor_bytes(&tensor)));
 }
 
-/// A consumer's share of a Tensor.
+/// The view of a Tensor that a DLPack consumer holds.
 struct Export {
   DLManagedTensor managed = {};
   int64_t shape[TUTTI_MAX_DIMENSIONS];
@@ -156,13 +156,14 @@ struct Export {
 
 void end_export(DLManagedTensor* managed) {
   auto* exported = static_cast<Export*>(managed->manager_ctx);
-  // A consumer may end it in any thread; once the interpreter exits the owner stays as it is.
+  // A consumer may release it in any thread. Once the interpreter exits, the owner is no longer
+  // released.
   if (const Entered entered; entered) Py_DECREF(exported->owner);
   delete exported;
 }
 
 void end_capsule(PyObject* capsule) {
-  if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // a consumer has it
+  if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // a consumer owns it
   auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
   managed->deleter(managed);
 }

@@ -1,5 +1,5 @@
-// The type Work: waits without the GIL and hears signals, keeps the arrays until the operation is
-// done, calls back from the library's thread.
+// The type Work. It waits without the GIL and handles signals, keeps the arrays until the operation
+// is done, and calls back from the library's thread.
 
 #include "tutti/adapters/python/native/native.h"
 
@@ -20,17 +20,17 @@ WorkObject* of(PyObject* self) { return reinterpret_cast<WorkObject*>(self); }
 
 // --- the end of an operation ---------------------------------------------------------------------
 
-/// Of a Work that is done: raises what it failed with.
+/// Returns whether a Work that is done ended well, and raises its error if not.
 bool end(WorkObject* self) { return check(tutti_work_wait(self->work)); }
 
-// The arrays may be resized again, or freed.
+// Releases the arrays, which may then be resized or freed.
 void let_go(WorkObject* self) { const auto given = std::exchange(self->body->given, {}); }
 
-/// False: with an exception, which may be the operation's own.
+/// Returns false with an exception, which may be the operation's own.
 bool wait(WorkObject* self, double seconds) {
   const auto is_done = [self] { return tutti_work_done(self->work) != 0; };
-  // As it was when the slice began: a Work that ended after the slice's time was up is asked once
-  // more, and only one whose own error is a timeout says so again.
+  // The state when the slice began. A Work that ended after its slice had passed is asked once
+  // more, and then returns TUTTI_TIMEOUT only if that is its own error.
   bool was_done = is_done();
   const auto wait_for = [&](double slice) {
     was_done = is_done();
@@ -141,8 +141,8 @@ struct Callback {
   Reference work, function;
 };
 
-// In the library's thread, or in the one that registers it. Once the interpreter exits nobody can
-// free what it holds.
+// Runs in the library's thread, or in the thread that registers it. Once the interpreter exits, the
+// objects that it holds cannot be freed.
 void call_back(void* context, int) {
   auto* callback = static_cast<Callback*>(context);
   const Entered entered;
@@ -168,9 +168,9 @@ PyObject* add_done_callback(PyObject* self, PyObject* function) {
   Py_RETURN_NONE;
 }
 
-// --- a Work that nobody has any more -------------------------------------------------------------
+// --- a Work without an owner ---------------------------------------------------------------------
 
-// The operation goes on with the arrays: they are given up when it is done.
+// The operation still uses the arrays. They are released when it is done.
 void end_orphan(void* context, int status) {
   const Entered entered;
   if (!entered) return;
@@ -178,7 +178,7 @@ void end_orphan(void* context, int status) {
   const bool is_common = status == TUTTI_CLOSED || status == TUTTI_PEER_LOST ||
                          status == TUTTI_PEER_SILENT || status == TUTTI_PEER_LEFT;
   const PutAside raised_before;
-  // What ended the whole communicator is raised by its next call.
+  // An error that ended the whole communicator is raised by the communicator's next call.
   if (status != TUTTI_OK && !is_common) {
     check(status);
     PyErr_WriteUnraisable(nullptr);
@@ -192,7 +192,8 @@ void dealloc(PyObject* self) {
   auto* object = of(self);
   auto* body = object->body;
   if (object->work != nullptr) {
-    // In a fork this cannot be registered: what the body holds stays until the process ends.
+    // In a forked process this cannot be registered, and the body's objects stay until the process
+    // ends.
     if (tutti_work_done(object->work) == 0) {
       static_cast<void>(tutti_work_then(object->work, end_orphan, body));
       body = nullptr;
@@ -234,7 +235,7 @@ PyObject* no_constructor(PyTypeObject*, PyObject*, PyObject*) {
 PyObject* make_work(tutti_work_t work, std::unique_ptr<WorkBody> body) {
   auto* self = allocate<WorkObject>(work_type);
   if (self == nullptr) {
-    // The operation has begun, so its memory must stay: nothing of it is freed.
+    // The operation has begun, so its memory must stay. None of it is freed.
     static_cast<void>(body.release());
     return nullptr;
   }

@@ -52,7 +52,7 @@ from ._store import Store
 __version__ = _native.version
 
 _native.prepare(_errors.make, _await.wait_for, _threading.main_thread().ident)
-# What the program registers later ends before: it may still use its communicators.
+# Functions that the program registers later run before this, so they may still use communicators.
 _atexit.register(lambda: _native.close_all(_errors.described(_errors.ending())))
 _os.register_at_fork(after_in_child=_native.after_fork)
 

@@ -1,8 +1,8 @@
 """Tutti for Python: collectives on anything with the buffer protocol or DLPack.
 
-Names match operations over all ranks; ranks may submit them in any order. What a call is given
-belongs to the operation until its Work is done: the Work keeps it alive, and an object that exports
-a buffer cannot be resized meanwhile.
+Operations are matched by name over all ranks, and ranks may submit them in any order. The arrays of
+a call belong to the operation until its Work is done. The Work keeps them alive, and an object that
+exports a buffer cannot be resized meanwhile.
 """
 
 import types
@@ -13,16 +13,17 @@ T = TypeVar("T")
 
 __version__: str
 
-# A numpy array, an array.array, a memoryview, a torch tensor, a Memory, a Tensor: whatever exports
-# a buffer, a `__dlpack__` or is a Memory. Dense and row-major, or it is refused in one line.
+# A numpy array, an array.array, a memoryview, a torch tensor, a Tensor, a Memory: any object that
+# exports a buffer or has `__dlpack__`, or a Memory. It must be dense and row-major; otherwise it is
+# refused with one line.
 Array: TypeAlias = Any
 DType: TypeAlias = Literal[
     "f64", "f32", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "raw"
 ]
 Op: TypeAlias = Literal["sum", "average", "min", "max", "product", "band", "bor", "bxor"]
 Wire: TypeAlias = Literal["f16", "bf16"]
-# Settings by their variables' names, in small letters and without TUTTI_; values as the variables take
-# them: {"fusion_bytes": "1M"}.
+# Settings by the names of their variables, in small letters and without TUTTI_. The values are
+# those of the variables: {"fusion_bytes": "1M"}.
 Settings: TypeAlias = Mapping[str, str | int | float | bool]
 
 # --- errors: one class a code, each with the library's one line ---------------------------------
@@ -36,7 +37,7 @@ class InvalidArgumentError(Error, ValueError): ...
 class MismatchError(Error): ...
 class DuplicateNameError(Error, ValueError): ...
 class TimedOutError(Error, TimeoutError): ...
-class PeerError(Error): ...  # the three that follow
+class PeerError(Error): ...  # base of the next three
 class PeerLostError(PeerError): ...
 class PeerSilentError(PeerError): ...
 class PeerLeftError(PeerError): ...
@@ -54,9 +55,9 @@ class InternalError(Error): ...
 
 @final
 class Memory:
-    """Memory by its address, for adapters that know it: no protocol is asked. Row-major and dense.
-    `owner` is kept alive as long as this is. `stream`: the device's stream on which the contents
-    become ready, as an integer."""
+    """Memory at an address, for adapters that know the address; no protocol is used. It must be
+    row-major and dense. The Memory keeps `owner` alive. `stream` is the device's stream on which
+    the contents become ready, as an integer."""
 
     def __init__(
         self,
@@ -78,8 +79,8 @@ class Memory:
 
 @final
 class Tensor:
-    """A result in the library's memory. It exports a writable buffer (not for bf16, of which
-    Python's buffers know nothing) and DLPack: numpy.asarray(t), torch.from_dlpack(t)."""
+    """A result in the library's memory. It exports DLPack and a writable buffer: numpy.asarray(t),
+    torch.from_dlpack(t). For bf16, which Python's buffers lack, it exports only DLPack."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -95,69 +96,73 @@ class Tensor:
 
 @final
 class Work:
-    """The handle of an operation. Dropping it does not cancel: the operation goes on, and its
-    memory is kept until it is done. Any thread."""
+    """The handle of an operation. Dropping it does not cancel the operation, which goes on and
+    keeps its memory until it is done. Any thread may use it."""
 
     name: str
     def wait(self, timeout: float | None = None) -> Any:
-        """Returns result(), or raises the operation's Error. TimedOutError after `timeout` seconds:
-        the operation goes on, and done() is still False. Ctrl-C raises KeyboardInterrupt; the
-        operation goes on."""
+        """Returns result(), or raises the operation's Error. Raises TimedOutError after `timeout`
+        seconds, and KeyboardInterrupt on Ctrl-C. The operation goes on in both cases, and done() is
+        still False."""
     def done(self) -> bool:
-        """Over, well or not. Never blocks."""
+        """Returns whether the operation is over, with or without an error. Never blocks."""
     def exception(self) -> Error | None:
-        """Of an operation that is done: its error, if it has one. InvalidArgumentError before."""
+        """Returns the error of an operation that is done, or None. Raises InvalidArgumentError
+        before it is done."""
     def result(self) -> Any:
-        """Waits. What the operation left: the caller's own array of what it does in place or into
-        `output`; else the Tensor that the library made, or a tuple of them; None of a barrier, or
-        where this rank gets nothing."""
+        """Waits and returns the operation's result. For an operation in place or into `output` this
+        is the caller's array. Otherwise it is the library's Tensor, or a tuple of them. It is None
+        for a barrier, or if this rank gets no result."""
     def output(self, index: int = 0) -> Tensor:
-        """Waits. A result in the library's memory (allgather, gather, scatter, reduce_scatter,
-        alltoall, sparse_allreduce and join, when no `output` was given)."""
+        """Waits and returns a result in the library's memory (allgather, gather, scatter,
+        reduce_scatter, alltoall, sparse_allreduce and join, if no `output` was given)."""
     def source(self) -> int:
-        """Waits. Of a receive: the rank that sent; -1 of anything else."""
+        """Waits and returns the rank that sent, for a receive. Returns -1 for other operations."""
     def received_counts(self) -> tuple[int, ...]:
-        """Waits. Rows that came from each rank (allgather, alltoall); of anything else none."""
+        """Waits and returns the number of rows from each rank (allgather, alltoall). Empty for
+        other operations."""
     def add_done_callback(self, callback: Callable[[Work], object]) -> None:
-        """Calls `callback(work)` once when the operation is over: at once and here if it is, else on
-        the library's callback thread. What it raises is printed as unraisable. It must not wait for
-        other works (CallbackError). None is called once the interpreter exits."""
+        """Calls `callback(work)` once when the operation is over. If it is over already, the
+        callback runs now on this thread, else on the library's callback thread. An exception that
+        it raises is printed as unraisable. It must not wait for other works (CallbackError). No
+        callback is called once the interpreter exits."""
     def __await__(self) -> Generator[Any, None, Any]:
-        """In asyncio: the running loop goes on meanwhile; the value is result()."""
+        """Waits in asyncio while the running loop goes on. The value is result()."""
 
 @final
 class Declared:
-    """A name looked up once (Communicator.declare). Dies with its communicator."""
+    """A name that was looked up once (Communicator.declare). It is valid as long as its
+    communicator."""
 
     name: str
 
 # --- stores --------------------------------------------------------------------------------------
 
 class Store:
-    """Where ranks meet: subclass it over a store of your own. Keys are str, values bytes. Any
-    thread may call any method, also the library's background threads; what a method raises becomes
-    an UnavailableError of the call that needed it. get, compare_set and add are needed, the others
-    have defaults."""
+    """A store through which ranks find each other. Subclass it over a store of your own. Keys are
+    str and values are bytes. Any thread may call any method, also the library's background threads.
+    An exception of a method becomes an UnavailableError of the call that used the store. get,
+    compare_set and add must be defined; the others have defaults."""
 
     def get(self, key: str) -> bytes | None:
-        """None if the key is not there. Does not wait."""
+        """Returns None if the key does not exist. Does not wait."""
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes:
-        """Atomically: sets the key if its value is `expected` (None: if it is not there); returns
-        the value that then stands."""
+        """Atomically sets the key if its value is `expected`, or, if `expected` is None, if it does
+        not exist. Returns the value after that."""
     def set(self, key: str, value: bytes) -> None: ...
     def add(self, key: str, amount: int) -> int:
-        """Atomically adds to a decimal counter that starts at 0; returns the new value. What get()
-        gives for that key is its digits."""
+        """Atomically adds to a decimal counter that starts at 0, and returns the new value. get()
+        of that key returns its digits."""
     def wait(self, key: str, seconds: float) -> bytes | None:
-        """Waits for a key; None if it did not come in time."""
+        """Waits for a key and returns its value, or None when the seconds have passed."""
     def delete(self, key: str) -> None:
-        """Default: the key stays."""
+        """By default the key stays."""
     def delete_prefix(self, prefix: str) -> None:
-        """Default: the keys stay."""
+        """By default the keys stay."""
 
 @final
 class MemoryStore:
-    """The library's own store for ranks that are threads of this process."""
+    """The library's own store, for ranks that are threads of this process."""
 
     def __init__(self) -> None: ...
 
@@ -165,7 +170,7 @@ class MemoryStore:
 
 @final
 class Communicator:
-    """One member of a group of ranks that act together. `with` closes it. Any thread."""
+    """One rank of a group of ranks. `with` closes it. Any thread may use it."""
 
     @staticmethod
     def create(
@@ -175,18 +180,18 @@ class Communicator:
         rank: int | None = None,
         size: int | None = None,
     ) -> Communicator:
-        """Finds the other ranks by what the launcher says; alone it is one rank. With a store, rank
-        and size are needed too: ranks as processes meet in one of their own, ranks as threads share
-        a MemoryStore."""
+        """Finds the other ranks by the launcher's environment variables; without a launcher there
+        is one rank. With a store, rank and size are required. Ranks that are processes use a store
+        of their own, and ranks that are threads share a MemoryStore."""
     def close(self, error: BaseException | str | None = None) -> None:
-        """Says goodbye; what is pending fails with ClosedError. Twice is fine. Any thread. `error`:
-        because of which the program closes: the other ranks' errors tell it (one line, of which 400
-        bytes count), and tutti-run names this rank as the one that failed first. A `with` statement
-        that an exception leaves, and one that ends the program and is no SystemExit, say so by
-        themselves."""
+        """Leaves the communicator; pending operations fail with ClosedError. It may be called
+        twice, and by any thread. `error` is the reason for which the program closes. The other
+        ranks' errors contain it (one line, of which 400 bytes are used), and tutti-run names this
+        rank as the first that failed. If an exception leaves a `with` statement, it is
+        passed as `error`. So is an exception that ends the program, except SystemExit."""
     def abort(self, error: BaseException | str | None = None) -> None:
-        """close() by the name that it has in torch.distributed: the other ranks hear that this one
-        left, those that wait here get ClosedError."""
+        """close() under its name in torch.distributed. The other ranks learn that this one left,
+        and threads that wait here get ClosedError."""
     closed: bool
     def __enter__(self) -> Communicator: ...
     def __exit__(
@@ -217,7 +222,7 @@ class Communicator:
         wire: Wire | None = None,
         priority: int = 0,
     ) -> Work:
-        """In place, or into `output`, which is alike."""
+        """Reduces in place, or into `output`, which has the same shape and dtype."""
     def grouped_allreduce(
         self,
         group: str,
@@ -230,12 +235,13 @@ class Communicator:
         wire: Wire | None = None,
         priority: int = 0,
     ) -> Work:
-        """In place, or into `outputs`, one for each array; all or none, one Work. result(): the list
-        of the arrays that hold the results."""
+        """Reduces all arrays or none, in place or into `outputs`, one for each array. Returns one
+        Work. Its result() is the list of the arrays with the results."""
     def sparse_allreduce(
         self, name: str, indices: Array, values: Array, op: Op = "average"
     ) -> Work:
-        """indices i64[k], values [k, ...]. result(): (indices, values) of all ranks."""
+        """Reduces sparse rows: indices i64[k], values [k, ...]. result() is (indices, values) of
+        all ranks."""
     def allgather(self, name: str | Declared, tensor: Array, *, output: Array | None = None) -> Work: ...
     def grouped_allgather(
         self,
@@ -252,7 +258,7 @@ class Communicator:
         *,
         output: Array | None = None,
     ) -> Work:
-        """In place, or root's `tensor` into the `output` of all."""
+        """Broadcasts in place, or root's `tensor` into the `output` of all ranks."""
     def reduce(
         self,
         name: str | Declared,
@@ -262,7 +268,7 @@ class Communicator:
         *,
         output: Array | None = None,
     ) -> Work:
-        """At root in place, or into `output`."""
+        """Reduces to root, in place or into `output`."""
     def gather(
         self, name: str | Declared, tensor: Array, root: int = 0, *, output: Array | None = None
     ) -> Work: ...
@@ -275,7 +281,7 @@ class Communicator:
         *,
         output: Array | None = None,
     ) -> Work:
-        """`tensor` counts at root only."""
+        """Scatters root's `tensor`; that of the other ranks is not used."""
     def reduce_scatter(
         self,
         name: str | Declared,
@@ -311,24 +317,23 @@ class Communicator:
     ) -> Work: ...
     def send(self, name: str | Declared, tensor: Array, to: int) -> Work: ...
     def recv(self, name: str | Declared, tensor: Array, source: int) -> Work:
-        """Into `tensor`."""
+        """Receives into `tensor`."""
     def recv_any(self, name: str, tensor: Array) -> Work:
-        """From whichever rank sends this name here: Work.source(). Of several one is taken, the
-        others wait for the next receive."""
+        """Receives from any rank that sends this name here; Work.source() returns which. One send
+        is taken; others wait for the next receive."""
     def barrier(self, name: str | Declared = "barrier") -> Work: ...
     def join(self) -> Work:
-        """This rank is out of data: averages divide by those that are left. result(): the last rank
-        to join, an int."""
+        """Says that this rank has no more data: averages then divide by the number of ranks that
+        have not joined. result() is the last rank to join, an int."""
     def declare(self, name: str, like: Array) -> Declared:
-        """Looks a name up once; all kinds take it instead of the name, in place or with an
-        output."""
+        """Looks a name up once. All kinds take it instead of the name, in place or with output."""
 
     # --- blocking: every rank makes these in one order; in shared memory nothing is negotiated ---
 
     def allreduce_blocking(
         self, name: str, tensor: Array, op: Op = "average", *, output: Array | None = None
     ) -> None:
-        """In place, or into `output`. KeyboardInterrupt is raised when the call is over."""
+        """Reduces in place, or into `output`. KeyboardInterrupt is raised when the call is over."""
     def allreduce_value(self, name: str, value: float, op: Op = "average") -> float: ...
     def broadcast_blocking(self, name: str, tensor: Array, root: int = 0) -> None: ...
     def reduce_blocking(
@@ -343,7 +348,8 @@ class Communicator:
     def allgather_blocking(
         self, name: str, tensor: Array, output: Array, rows: Sequence[int] | None = None
     ) -> None:
-        """`rows`: of each rank, the same on all; None: as many of each."""
+        """`rows` is the number of rows of each rank, the same list on all ranks. None means equal
+        numbers."""
     def gather_blocking(
         self,
         name: str,
@@ -370,10 +376,11 @@ class Communicator:
     ) -> None: ...
     def alltoall_blocking(self, name: str, tensor: Array, output: Array) -> None: ...
     def send_blocking(self, name: str, tensor: Array, to: int) -> None:
-        """The n-th of these from one rank to another meets the n-th recv_blocking() there, by the
-        same name; it may last until then."""
+        """Sends to a rank. The n-th of these from one rank to another matches the n-th
+        recv_blocking() there, and both must have the same name. It may block until the other rank
+        receives."""
     def recv_blocking(self, name: str, tensor: Array, source: int) -> None:
-        """Into `tensor`."""
+        """Receives into `tensor`."""
     def sendrecv_blocking(
         self,
         send_name: str,
@@ -383,7 +390,7 @@ class Communicator:
         output: Array,
         source: int,
     ) -> None:
-        """Both at the same time, so that ranks in a ring do not wait for each other."""
+        """Sends and receives at the same time, so that ranks in a ring do not block each other."""
     def barrier_blocking(self) -> None: ...
 
     # --- objects, blocking, matched by name: by pickle, so from ranks that you trust ---
@@ -406,15 +413,18 @@ class Communicator:
     # --- other groups of ranks ---
 
     def split(self, color: int, key: int = 0) -> Communicator | None:
-        """Collective: the ranks of one color, ordered by (key, rank); a negative color gets None."""
+        """Collective. Makes one communicator for the ranks of each color, ordered by (key, rank). A
+        rank with a negative color gets None."""
     def shrink(self, timeout: float = 30.0) -> Communicator:
-        """After a loss: the survivors, in old order. This one is then only to be closed."""
+        """Makes a communicator of the survivors after a loss, in their old order. This one can then
+        only be closed."""
 
-    # --- memory of the library's ---
+    # --- the library's memory ---
 
     def allocate(self, bytes: int) -> Tensor:
-        """Zeroed u8 memory that the ranks of this host reach, if the backend shares memory:
-        collectives read and write it where it is. Lives as long as an array in it."""
+        """Allocates zeroed u8 memory. If the backend shares memory, all ranks of this host can
+        access it, and collectives read and write it directly. It exists as long as an array in
+        it."""
 
     # --- arenas ---
 
@@ -428,9 +438,9 @@ class Communicator:
         wire: Wire | None = None,
         may_be_left_out: Iterable[str] = (),
     ) -> Arena:
-        """Every rank makes the same arenas in the same order."""
+        """Makes an arena. Every rank makes the same arenas in the same order."""
 
-    # --- what it does ---
+    # --- statistics and timeline ---
 
     def statistics(self) -> Statistics: ...
     def start_timeline(self, file: str) -> None: ...
@@ -438,21 +448,22 @@ class Communicator:
 
 @final
 class Arena:
-    """Gradient arrays in one block of the library's memory, which ranks that share memory reduce in
+    """Gradient arrays in one block of the library's memory. Ranks that share memory reduce them in
     place. `with` closes it; an array that was handed out keeps the memory."""
 
     names: tuple[str, ...]
     _native: Any
     def __getitem__(self, name: str) -> Tensor: ...
     def ready(self, name: str) -> None:
-        """This rank's gradient is complete: starts its reduction. Any order, any thread."""
+        """Says that this rank's gradient is complete, and starts its reduction. Arrays may become
+        ready in any order and from any thread."""
     def leave_out(self, name: str) -> None:
-        """This rank has no gradient of this array in this step."""
+        """Says that this rank has no gradient for this array in this step."""
     def wait(self, timeout: float | None = None) -> None:
-        """Every array holds its result, and a new step begins. After `timeout` seconds:
-        TimedOutError, and the step may be waited for again."""
+        """Waits until every array holds its result, and begins a new step. Raises TimedOutError
+        after `timeout` seconds; the step may then be waited for again."""
     def used(self, name: str) -> bool:
-        """Whether any rank had this array in the last step."""
+        """Returns whether any rank had a gradient for this array in the last step."""
     def close(self) -> None: ...
     def __enter__(self) -> Arena: ...
     def __exit__(
@@ -464,8 +475,9 @@ class Arena:
 
 @final
 class Statistics:
-    """Since the communicator was made; fields of tutti_statistics_t (<tutti.h>). Of these Python has
-    not: plans_locked, predicted_messages, predicted_bytes, negotiation_messages, caller_runs."""
+    """Counts since the communicator was made, with the fields of tutti_statistics_t (<tutti.h>).
+    Python does not have plans_locked, predicted_messages, predicted_bytes, negotiation_messages and
+    caller_runs."""
 
     operations: int
     tensors: int

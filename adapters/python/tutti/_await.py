@@ -1,4 +1,4 @@
-"""How a coroutine waits for a Work: the event loop goes on meanwhile."""
+"""Lets a coroutine wait for a Work while the event loop goes on."""
 
 import asyncio
 

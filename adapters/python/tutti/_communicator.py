@@ -1,4 +1,4 @@
-"""Communicator, Arena and Statistics: the library's calls by name, over the extension."""
+"""Communicator, Arena and Statistics. They call the library by name, through the extension."""
 
 import pickle
 from array import array
@@ -10,7 +10,7 @@ from ._store import Store
 _OPS = {"sum": 0, "average": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6, "bxor": 7}
 _WIRES = {None: -1, "f16": 2, "bf16": 3}
 
-# As native/communicator.cc counts them.
+# The numbers are those of native/operations.cc.
 _ALLREDUCE, _SPARSE, _ALLGATHER, _BROADCAST, _REDUCE, _GATHER, _SCATTER = range(7)
 _REDUCE_SCATTER, _ALLTOALL, _SEND, _RECV, _BARRIER, _JOIN, _RECV_ANY = range(7, 14)
 _GROUP_ALLREDUCE, _GROUP_ALLGATHER, _GROUP_REDUCE_SCATTER = range(3)
@@ -335,14 +335,15 @@ class Communicator:
     def broadcast_bytes(self, name, data, root=0):
         held, cause = bytearray(), None
         if self.rank == root:
-            # This makes a copy, since the broadcast is in place and bytes cannot be written.
+            # The broadcast is in place and bytes cannot be written, so this makes a copy.
             try:
                 if data is None:
                     raise refused("it is the root of a broadcast and has no bytes")
                 held = bytearray(data)
             except Exception as error:
                 held, cause = bytearray(_objects.reason_of(error).encode(errors="replace")), error
-        # The ranks meet under the name itself. A length below 0 counts the bytes of a reason.
+        # The ranks meet under the name itself. A length below 0 stands for a reason and encodes its
+        # length.
         length = array("q", [len(held) if cause is None else -1 - len(held)])
         self.broadcast(name, length, root).wait()
         if self.rank != root:
@@ -373,7 +374,7 @@ class Communicator:
     def scatter_object(self, name, values, root=0, *, pickler=pickle):
         return _objects.scatter_object(self, name, values, root, pickler)
 
-    # --- other groups, arenas, what it does ------------------------------------------------------
+    # --- other groups, arenas, statistics and timeline --------------------------------------------
 
     def split(self, color, key=0):
         native = self._native.split(color, key)
@@ -438,7 +439,7 @@ class Arena:
         return self._open().used(name)
 
     def close(self):
-        # The last array that was handed out gives the memory back.
+        # The memory is freed with the last array that was handed out.
         self._native = None
 
     def __enter__(self):

@@ -1,15 +1,15 @@
-"""Whose files these are: another distribution bears the name that this package is imported by."""
+"""Detects another distribution with the name under which this package is imported."""
 
 import os
 
 
 def other_distribution():
-    """A line about a distribution `tutti` installed beside this package, or None. Both lie in one
-    folder, where the files of either may have replaced those of the other."""
+    """Returns a line about a distribution `tutti` that is installed beside this package, or None.
+    Both are in one folder, so the files of either may have replaced those of the other."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:
         names = os.listdir(folder)
-    except OSError:  # a folder that may be entered but not read
+    except OSError:  # the folder may be entered but not read
         return None
     for name in names:
         stem, kind = os.path.splitext(name)

@@ -1,5 +1,5 @@
-"""An exception class for each status of the library, with its one line; and how an exception of the
-program reads on the other ranks."""
+"""The exception classes, one for each status of the library, and the text by which an exception of
+the program is described to other ranks."""
 
 import sys
 import traceback
@@ -102,7 +102,8 @@ def refused(text):
 
 
 def described(error):
-    """What the other ranks read of the error because of which this one closes; None: of none."""
+    """Returns the text by which the other ranks learn why this rank closes, or None if there is no
+    error."""
     if error is None or isinstance(error, GeneratorExit):
         return None
     if isinstance(error, SystemExit) and not error.code:
@@ -112,13 +113,13 @@ def described(error):
             text = "".join(traceback.format_exception_only(error)).strip()
         else:
             text = str(error)
-    except Exception:  # of memory that is used up, or a __str__ of the program: closing goes on
+    except Exception:  # the memory is used up, or the program's __str__ raises; closing must go on
         text = type(error).__name__
     return text.replace("\0", " ").encode(errors="replace").decode()
 
 
 def ending():
-    """At the program's end: the exception that ended it, or None."""
+    """Returns the exception that ended the program, or None. It is called at the program's end."""
     if hasattr(sys, "ps1"):
-        return None  # after a prompt's last exception the user went on
+        return None  # at a prompt, the user went on after the last exception
     return getattr(sys, "last_value", None)

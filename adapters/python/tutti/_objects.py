@@ -1,16 +1,17 @@
-"""Objects between ranks, by pickle or a module with the same dumps and loads. A rank that cannot
-hand in its object still takes part and hands in the reason. The call then ends with an error on
-every rank, and no rank waits."""
+"""Sends objects between ranks, by pickle or a module with the same dumps and loads. A rank that
+cannot send its object still takes part and sends the reason instead. The call then ends with an
+error on every rank, and no rank waits."""
 
 import pickle
 
 from ._errors import Error, described, refused
 
-_FAILED = b"\0failed: "  # begins a reason, and no pickle
+_FAILED = b"\0failed: "  # the begin of a reason; no pickle begins with it
 
 
 def _packed(comm, make):
-    """The result of `make`, and None. If it fails: the reason as bytes, and its exception."""
+    """Returns the result of `make` and None. If `make` fails, returns the reason as bytes and the
+    exception."""
     try:
         return make(), None
     except Exception as error:
@@ -18,7 +19,7 @@ def _packed(comm, make):
 
 
 def _opened(comm, name, parts, cause=None, loads=pickle.loads):
-    """The objects in `parts`, which are pairs of a rank and its bytes."""
+    """Returns the objects in `parts`, which are pairs of a rank and its bytes."""
     values = []
     for rank, part in parts:
         if part.startswith(_FAILED):
@@ -34,7 +35,7 @@ def _opened(comm, name, parts, cause=None, loads=pickle.loads):
 
 
 def reason_of(error):
-    """The reason for an error, in one line."""
+    """Returns the reason for an error in one line."""
     text = str(error) if isinstance(error, Error) else described(error)
     return " ".join(text.split())
 
@@ -64,7 +65,7 @@ def allgather_object(comm, name, value, pickler):
 
 def gather_object(comm, name, value, root, pickler):
     data, cause = _packed(comm, lambda: pickler.dumps(value))
-    # Every rank hears how much each rank sends, or why a rank sends nothing.
+    # Every rank learns how many bytes each rank sends, or why a rank sends nothing.
     told = data if cause is not None else pickle.dumps(len(data))
     lengths = _opened(comm, name, enumerate(comm.allgather_bytes(name, told)), cause)
     together = comm.gather(f"{name}.bytes", data, root).wait()

@@ -1,4 +1,4 @@
-"""The stores of a program's own."""
+"""The base class of stores that a program provides."""
 
 import time
 
@@ -21,7 +21,7 @@ class Store:
             now = bytes(self.compare_set(key, before, value))
             if now == value:
                 return
-            # No bytes may stand for a key that has gone meanwhile.
+            # Empty bytes may mean that the key was deleted meanwhile.
             found = now or self.get(key)
             in_vain = in_vain + 1 if found == before else 0
             before = found

@@ -1,4 +1,5 @@
-"""Checkpoints that the library wrote, as numpy arrays, without any rank (docs/checkpoints.md)."""
+"""Reads checkpoints that the library wrote as numpy arrays, without a communicator
+(docs/checkpoints.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy
 
 from ._errors import CorruptDataError, InputOutputError
 
-# numpy has no bfloat16: its bits come as 16-bit integers.
+# numpy has no bfloat16, so its bits are read as 16-bit integers.
 _DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
     "I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
@@ -26,8 +27,8 @@ class Checkpoint(NamedTuple):
 
 
 def steps(folder: str | os.PathLike[str]) -> list[int]:
-    """Of the whole checkpoints in a folder, ascending."""
-    # A name of ".step-12.replaced" counts while no other step 12 is there: see _place().
+    """Returns the steps of the whole checkpoints in a folder, in ascending order."""
+    # A name such as ".step-12.replaced" counts while there is no other step 12; see _place().
     names = (
         entry.name.removeprefix(".").removesuffix(".replaced")
         if entry.name.startswith(".") and entry.name.endswith(".replaced")
@@ -38,17 +39,18 @@ def steps(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def _place(folder: str | os.PathLike[str], step: int) -> pathlib.Path:
-    """The folder of a step. On file systems that cannot exchange names it is, for a moment, that of
-    the checkpoint which is being replaced."""
+    """Returns the folder of a step. On file systems that cannot exchange two names, this is for a
+    moment the folder of the checkpoint that is being replaced."""
     place = pathlib.Path(folder) / f"step-{step}"
     return place if place.exists() else place.with_name(f".step-{step}.replaced")
 
 
 def read(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoint:
-    """The newest checkpoint of a folder, or that of `step`, whole, whatever ranks wrote it.
+    """Reads a checkpoint of a folder, whole, whatever ranks wrote it: the newest one, or that of
+    `step`.
 
-    Raises InputOutputError where there is none, CorruptDataError where a file is not as long as the
-    manifest says, or says something else of a tensor. Checksums are looked at by the library alone.
+    Raises InputOutputError if there is none. Raises CorruptDataError if a file does not have the
+    length in the manifest, or describes a tensor differently. Only the library checks checksums.
     """
     there = steps(folder)
     if not there or (step is not None and step not in there):

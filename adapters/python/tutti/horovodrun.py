@@ -36,7 +36,7 @@ def parser():
     add("--min-np", "--min-num-proc", type=int, help="lost ranks do not end the others")
     for kind in ("--gloo", "--mpi", "--use-gloo", "--use-mpi", "--disable-cache"):
         add(kind, action="store_true")
-    # What cannot be had says so.
+    # These flags are parsed so that an error can say that they are not supported.
     add("--max-np", "--max-num-proc", type=int, help=argparse.SUPPRESS)
     for flag in ("--host-discovery-script", "--slots-per-host", "--elastic-timeout"):
         add(flag, help=argparse.SUPPRESS)
@@ -48,7 +48,7 @@ def parser():
 
 
 def hosts_in(file):
-    """Lines of a hostfile: a, a:2 or a slots=2."""
+    """Reads the lines of a hostfile: a, a:2 or a slots=2."""
     hosts = []
     with open(file) as lines:
         for line in lines:
@@ -60,7 +60,7 @@ def hosts_in(file):
 
 
 def read_config(file, settings, made):
-    """Sets what the command line has not. Horovod's sections are looked through as well."""
+    """Sets the flags that the command line does not have. It also reads Horovod's sections."""
     try:
         import yaml
     except ImportError:
@@ -81,11 +81,11 @@ def read_config(file, settings, made):
         take(yaml.safe_load(text) or {})
 
 
-_SECTIONS = ("timeline", "stall_check")  # whose name is a part of the flags within
+_SECTIONS = ("timeline", "stall_check")  # the names of these sections are part of the flags in them
 
 
 def environment_of(settings):
-    """Tutti's variables for what horovodrun's flags mean."""
+    """Returns the variables of Tutti that horovodrun's flags stand for."""
     named = {
         "TUTTI_CONNECT_TIMEOUT": settings.start_timeout,
         "TUTTI_CACHE_CAPACITY": 0 if settings.disable_cache else settings.cache_capacity,
@@ -103,7 +103,7 @@ def environment_of(settings):
 
 
 def arguments_of(settings, made):
-    """The arguments of tutti-run."""
+    """Returns the arguments of tutti-run."""
     given = []
     if settings.np is not None:
         given += ["-np", str(settings.np)]

@@ -1,7 +1,7 @@
-"""Collectives on JAX's arrays and pytrees of them: as plain calls, and in jit as host callbacks.
+"""Collectives on JAX arrays and pytrees of them, as plain calls and in jit as host callbacks.
 
-Every rank calls with a tree of the same structure. A leaf's operation bears the name that is given
-and the leaf's place in the tree, as in "gradients['dense']['bias']". JAX's arrays are immutable, so
+All ranks call with trees of the same structure. The name of a leaf's operation is the given name
+and the leaf's path in the tree, such as "gradients['dense']['bias']". JAX arrays are immutable, so
 each call returns a new tree."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 if TYPE_CHECKING:
     import optax
 
-# By the names of JAX's dtypes.
+# The keys are the names of JAX's dtypes.
 _WORDS: dict[str, Any] = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -31,14 +31,15 @@ _Leaves = list[tuple[str, Any]]
 def allreduce(
     comm: tutti.Communicator, name: str, tree: Any, op: Any = "average", *, timeout: float = 300.0
 ) -> Any:
-    """Each leaf reduced over all ranks, with its shape and dtype. Raises tutti.Error, a TimedOutError
-    after `timeout` seconds."""
+    """Returns each leaf reduced over all ranks, with its shape and dtype. Raises tutti.Error; a
+    TimedOutError after `timeout` seconds."""
     leaves, structure = _read(comm, name, tree)
     return structure.unflatten(_to_jax(_allreduce(comm, leaves, op, timeout)))
 
 
 def allgather(comm: tutti.Communicator, name: str, tree: Any, *, timeout: float = 300.0) -> Any:
-    """The ranks' leaves one after another along the first dimension, whose extents may differ."""
+    """Returns the ranks' leaves one after another along the first dimension, whose extents may
+    differ."""
     leaves, structure = _read(comm, name, tree, rows=True)
     return structure.unflatten(_to_jax(_allgather(comm, leaves, timeout)))
 
@@ -46,7 +47,7 @@ def allgather(comm: tutti.Communicator, name: str, tree: Any, *, timeout: float 
 def broadcast(
     comm: tutti.Communicator, name: str, tree: Any, root: int = 0, *, timeout: float = 300.0
 ) -> Any:
-    """The leaves of `root`; those of the other ranks say shape and dtype."""
+    """Returns the leaves of `root`. The leaves of the other ranks give shape and dtype."""
     leaves, structure = _read(comm, name, tree)
     return structure.unflatten(_to_jax(_broadcast(comm, leaves, root, timeout)))
 
@@ -54,15 +55,16 @@ def broadcast(
 def allreduce_in_jit(
     comm: tutti.Communicator, name: str, tree: Any, op: Any = "average", *, timeout: float = 300.0
 ) -> Any:
-    """allreduce() while jit traces: an ordered callback on the host, in each run of what is
-    compiled."""
+    """The same as allreduce() while jit traces. It is an ordered callback on the host in each run
+    of the compiled function."""
     return _in_jit(comm, name, tree, 1, lambda leaves: _allreduce(comm, leaves, op, timeout))
 
 
 def allgather_in_jit(
     comm: tutti.Communicator, name: str, tree: Any, *, timeout: float = 300.0
 ) -> Any:
-    """allgather() while jit traces, which must know the shapes: all ranks give as many rows."""
+    """The same as allgather() while jit traces. jit must know the shapes, so all ranks pass the
+    same number of rows."""
     return _in_jit(
         comm, name, tree, comm.size, lambda leaves: _allgather(comm, leaves, timeout), rows=True
     )
@@ -71,16 +73,16 @@ def allgather_in_jit(
 def broadcast_in_jit(
     comm: tutti.Communicator, name: str, tree: Any, root: int = 0, *, timeout: float = 300.0
 ) -> Any:
-    """broadcast() while jit traces."""
+    """The same as broadcast() while jit traces."""
     return _in_jit(comm, name, tree, 1, lambda leaves: _broadcast(comm, leaves, root, timeout))
 
 
 def average_gradients(
     comm: tutti.Communicator, name: str = "gradients", *, timeout: float = 300.0
 ) -> optax.GradientTransformation:
-    """The first link of an optax chain in data-parallel training: the updates become their mean
-    over all ranks, inside jit and outside. Ranks that begin with equal parameters (broadcast())
-    keep them equal to the bit."""
+    """Returns the first link of an optax chain for data-parallel training. It replaces the updates
+    by their mean over all ranks, inside and outside of jit. Ranks that begin with equal parameters
+    (broadcast()) keep them equal to the bit."""
     import optax
 
     def start(_: Any) -> optax.EmptyState:
@@ -106,7 +108,7 @@ def _refused(comm: tutti.Communicator, name: str, text: str) -> tutti.InvalidArg
 
 
 def _named(comm: tutti.Communicator, name: str, tree: Any, rows: bool) -> tuple[_Leaves, Any]:
-    """The leaves as arrays with their names, all looked at before any of them travels."""
+    """Returns the leaves as arrays with their names. All are checked before any of them is sent."""
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves: _Leaves = []
     for path, leaf in paths:
@@ -132,7 +134,7 @@ def _named(comm: tutti.Communicator, name: str, tree: Any, rows: bool) -> tuple[
 
 
 def _read(comm: tutti.Communicator, name: str, tree: Any, rows: bool = False) -> tuple[_Leaves, Any]:
-    """The same as numpy's arrays, which on the CPU are JAX's own memory."""
+    """The same as numpy arrays, which on the CPU are JAX's own memory."""
     leaves, structure = _named(comm, name, tree, rows)
     for full, leaf in leaves:
         if _is_traced(leaf):
@@ -157,7 +159,7 @@ def _check_place(comm: tutti.Communicator, full: str, devices: Iterable[Any]) ->
 
 
 def _memory(array: numpy.ndarray[Any, Any]) -> tutti.Memory:
-    """Also of bf16, which Python's buffers do not know."""
+    """Returns the array's memory. This also works for bf16, which Python's buffers lack."""
     return tutti.Memory(array.ctypes.data, array.shape, _WORDS[array.dtype.name], owner=array)
 
 
@@ -207,7 +209,8 @@ def _in_jit(
     run: Callable[[_Leaves], list[Any]],
     rows: bool = False,
 ) -> Any:
-    """Ordered, so that every rank makes its calls, and none twice, in the order of its program."""
+    """Runs the collective as an ordered callback, so that every rank makes its calls once and in
+    the order of its program."""
     leaves, structure = _named(comm, name, tree, rows)
     names = [full for full, _ in leaves]
     shapes = [

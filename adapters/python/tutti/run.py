@@ -1,4 +1,4 @@
-"""python -m tutti.run: the launcher tutti-run of this package or of its installation."""
+"""python -m tutti.run: starts the launcher tutti-run of this package or of its installation."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import sys
 def find():
     here = os.path.dirname(os.path.abspath(__file__))
     places = [os.path.join(here, "bin", "tutti-run")]
-    # Installed beside the tools: PREFIX/lib/python3/dist-packages/tutti and PREFIX/bin.
+    # The tools may be installed with it: PREFIX/lib/python3/dist-packages/tutti and PREFIX/bin.
     folder = here
     for _ in range(5):
         folder = os.path.dirname(folder)
@@ -21,7 +21,7 @@ def find():
 
 
 def is_program(path):
-    """Not the script of that name, which comes here."""
+    """Returns False for the script of the same name, which would call this module again."""
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
         return False
     with open(path, "rb") as file:

@@ -15,7 +15,7 @@ const bool judged = FakeNcclJudge::install();
 
 Backends nccl_backends(int size) {
   return make_backends(find_backend("nccl"), size, [](Context& context) {
-    context.library = TUTTI_FAKE_NCCL;
+    context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
     context.executor.segment_bytes = kTestSegmentBytes;
   });
 }
@@ -244,7 +244,8 @@ TEST(Nccl, WhatIsMissingIsOneErrorOnAllRanks) {
     const auto store = make_memory_store();
     run_ranks(2, [&](int rank) {
       auto context = thread_context(rank, 2, store);
-      context.library = rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
+      context.settings["TUTTI_BACKEND_LIBRARY"] =
+          rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
       try {
         find_backend("nccl").connect(context);
       } catch (const Error& error) {
@@ -260,8 +261,8 @@ TEST(Nccl, WhatIsMissingIsOneErrorOnAllRanks) {
 TEST(Nccl, SettingsReachEveryCommunicator) {
   const auto connect = [](const std::string& config) {
     return make_backends(find_backend("nccl"), 2, [&](Context& context) {
-      context.library = TUTTI_FAKE_NCCL;
-      context.nccl_config = config;
+      context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
+      context.settings["TUTTI_NCCL_CONFIG"] = config;
     });
   };
   connect({});
@@ -295,7 +296,7 @@ TEST(Nccl, TwoRanksOnOneGpuHearWhatToDo) {
   const auto store = make_memory_store();
   run_ranks(2, [&](int rank) {
     auto context = thread_context(rank, 2, store);
-    context.library = TUTTI_FAKE_NCCL;
+    context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
     try {
       find_backend("nccl").connect(context);
     } catch (const Error& error) {
@@ -312,7 +313,7 @@ TEST(Nccl, WithoutADeviceThereIsNoBackend) {
   auto& device = device_runtime(DeviceKind::fake);
   register_device_runtime(DeviceKind::fake, nullptr);
   auto context = thread_context(0, 1, make_memory_store());
-  context.library = TUTTI_FAKE_NCCL;
+  context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
   try {
     find_backend("nccl").connect(context);
     ADD_FAILURE() << "nothing was thrown";

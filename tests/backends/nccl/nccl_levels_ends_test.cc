@@ -99,7 +99,8 @@ TEST(NcclLevels, WhatAnyRankLacksIsOneErrorOnAll) {
     auto context = thread_context(rank, 4, store);
     context.name = "nccl+tcp";
     context.plugins = plugins;
-    context.library = rank == 3 ? "/nowhere/libnccl.so.2" : TUTTI_FAKE_NCCL;
+    context.settings["TUTTI_BACKEND_LIBRARY"] =
+        rank == 3 ? "/nowhere/libnccl.so.2" : TUTTI_FAKE_NCCL;
     for (int i = 0; i < 4; ++i)
       context.places[static_cast<size_t>(i)].host = fmt::format("host {}", i / 2);
     try {

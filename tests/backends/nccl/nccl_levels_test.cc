@@ -29,7 +29,7 @@ Backends level_backends(const std::string& name, const Layout& layout,
                        [&](Context& context) {
                          context.name = name;
                          context.plugins = plugins;
-                         context.library = TUTTI_FAKE_NCCL;
+                         context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
                          context.executor.segment_bytes = segment_bytes;
                          for (size_t i = 0; i < layout.size(); ++i)
                            context.places[i].host = fmt::format("host {}", layout[i]);

@@ -12,6 +12,7 @@
 #include "tests/support/network_namespaces.h"
 #include "tutti/backends/backend.h"
 #include "tutti/backends/store.h"
+#include "tutti/core/settings/option_table.h"
 
 namespace tutti::test {
 
@@ -38,6 +39,7 @@ class RankProcesses {
         context.size = static_cast<int>(layout_.size());
         context.secret = secret;
         context.deadline = Deadline::after(20);
+        context.settings = backend_settings({});
         for (const int host : layout_) {
           const auto name = "host" + std::to_string(host);
           context.places.push_back({name, name, 0});

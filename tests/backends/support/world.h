@@ -13,6 +13,7 @@
 
 #include "tests/support/bulk.h"
 #include "tutti/backends/backend.h"
+#include "tutti/core/settings/option_table.h"
 
 namespace tutti::test {
 
@@ -43,6 +44,7 @@ inline Context thread_context(int rank, int size, std::shared_ptr<Store> store) 
     context.places.push_back({"here", "localhost", static_cast<int>(::getpid()), i});
   context.secret = "a secret";
   context.deadline = Deadline::after(20);
+  context.settings = backend_settings({});
   context.plugins = builtin_backends();
   return context;
 }

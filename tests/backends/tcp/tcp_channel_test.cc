@@ -20,6 +20,7 @@
 #include "tutti/backends/network/sockets.h"
 #include "tutti/backends/tcp/connector.h"
 #include "tutti/base/error.h"
+#include "tutti/core/settings/option_table.h"
 
 namespace tutti {
 namespace {
@@ -49,6 +50,7 @@ class Meeting {
     context.secret = "secret";
     context.network_interface = interface_;
     context.deadline = Deadline::after(20);
+    context.settings = backend_settings({});
     context.log = [this](LogLevel, std::string_view line) {
       const std::lock_guard lock(mutex_);
       log_.emplace_back(line);
@@ -310,8 +312,8 @@ TEST(TcpMeetingTest, AnUnknownInterfaceIsToldToEveryRankWithWhatThereIs) {
 
 TEST(TcpMeetingTest, AnUnknownCongestionControlIsRefusedWithWhatThereIs) {
   Meeting meeting(2, "");
-  const auto outcomes =
-      meeting.run(all(2), [](Context& context) { context.tcp_congestion = "warp"; });
+  const auto outcomes = meeting.run(
+      all(2), [](Context& context) { context.settings["TUTTI_TCP_CONGESTION"] = "warp"; });
   for (const auto& outcome : outcomes) {
     ASSERT_TRUE(outcome.error);
     EXPECT_EQ(outcome.error->code(), ErrorCode::invalid_argument);

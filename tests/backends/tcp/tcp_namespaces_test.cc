@@ -79,7 +79,7 @@ TEST_F(TcpNamespacesTest, CongestionControlIsTheHostsOwnUnlessItIsNamed) {
   NetworkNamespaces hosts(2);
   const auto expect = [&](const std::string& wanted, const std::string& got) {
     RankProcesses(hosts, {0, 1}).run([&](Context& context) {
-      context.tcp_congestion = wanted;
+      context.settings["TUTTI_TCP_CONGESTION"] = wanted;
       for (const auto& [peer, socket] : connect_peers(context, others(context)))
         if (const auto is = congestion_of(socket); is != got)
           return complain(context, fmt::format("wanted \"{}\", got {}", wanted, is));

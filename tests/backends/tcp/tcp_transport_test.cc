@@ -10,7 +10,7 @@ TransportMaker maker(const std::string& name, const std::string& interface, int 
             run_ranks(size, [&](int rank) {
               auto context = thread_context(rank, size, store);
               context.network_interface = interface;
-              context.tcp_sockets = sockets;
+              context.settings["TUTTI_TCP_SOCKETS"] = std::to_string(sockets);
               transports[static_cast<size_t>(rank)] = make_stream_transport(
                   rank, find_backend("tcp").open(context, others(rank, size)));
             });

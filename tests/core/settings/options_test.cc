@@ -179,6 +179,22 @@ TEST(Settings, WhatNcclIsToldIsReadWordByWord) {
             "got \"2\"; see docs/backends.md, nccl");
 }
 
+TEST(Settings, BackendsAskForTheirOwnByName) {
+  Options options;
+  options.tcp_sockets = 4;
+  options.backend_library = "/opt/libnccl.so.2";
+  Context context;
+  context.settings = backend_settings(options);
+  EXPECT_EQ(context.setting("TUTTI_TCP_SOCKETS"), "4");
+  EXPECT_EQ(context.setting("TUTTI_BACKEND_LIBRARY"), "/opt/libnccl.so.2");
+  EXPECT_EQ(context.setting("TUTTI_TCP_CONGESTION"), "");
+  EXPECT_EQ(refusal([&] { context.setting("TUTTI_TCP_SOCKET"); }),
+            "a backend asks for TUTTI_TCP_SOCKET, which is no setting of backends (did it mean "
+            "TUTTI_TCP_SOCKETS?)");
+  EXPECT_EQ(refusal([&] { context.setting("TUTTI_REPLAY"); }),
+            "a backend asks for TUTTI_REPLAY, which is no setting of backends");
+}
+
 TEST(Settings, UnknownOnesOfferTheNearest) {
   EXPECT_EQ(refusal([] {
               read({{"TUTTI_FUSION_BITES", "1"}});

@@ -17,7 +17,9 @@
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
 #include "tutti/backends/store.h"
+#include "tutti/base/text.h"
 #include "tutti/core/communicator.h"
+#include "tutti/core/settings/option_table.h"
 
 namespace tutti {
 namespace {
@@ -35,25 +37,28 @@ const Setting kSettings[] = {
     {"TUTTI_BACKEND", "auto", "memory", [](Options& options) { options.backend = "memory"; }},
     {"TUTTI_ALGORITHMS", "", "allreduce:0-inf=ring",
      [](Options& options) { options.algorithms = "allreduce:0-inf=ring"; }},
-    {"TUTTI_DETERMINISM", "0", "2",
+    {"TUTTI_DETERMINISM", "fastest", "rank_order",
      [](Options& options) { options.determinism = Determinism::rank_order; }},
-    {"TUTTI_SEGMENT_BYTES", "1048576", "4096",
-     [](Options& options) { options.segment_bytes = 4096; }},
-    {"TUTTI_FUSION_BYTES", "4194304", "0", [](Options& options) { options.fusion_bytes = 0; }},
-    {"TUTTI_PARTITION_BYTES", "16777216", "8192",
+    {"TUTTI_SEGMENT_BYTES", "1M", "4K", [](Options& options) { options.segment_bytes = 4096; }},
+    {"TUTTI_FUSION_BYTES", "4M", "0", [](Options& options) { options.fusion_bytes = 0; }},
+    {"TUTTI_PARTITION_BYTES", "16M", "8K",
      [](Options& options) { options.partition_bytes = 8192; }},
     {"TUTTI_CACHE_CAPACITY", "4096", "7", [](Options& options) { options.cache_capacity = 7; }},
-    {"TUTTI_REPLAY", "true", "false", [](Options& options) { options.replay = false; }},
+    {"TUTTI_REPLAY", "1", "0", [](Options& options) { options.replay = false; }},
     {"TUTTI_REPLAY_AFTER", "3", "5", [](Options& options) { options.replay_after = 5; }},
     {"TUTTI_PROBE", "auto", "off", [](Options& options) { options.probe = "off"; }},
     {"TUTTI_TCP_SOCKETS", "1", "2", [](Options& options) { options.tcp_sockets = 2; }},
     {"TUTTI_NCCL_CONFIG", "", "max_ctas=2",
      [](Options& options) { options.nccl_config = "max_ctas=2"; }},
-    {"TUTTI_MIXED_DEVICES", "false", "true",
-     [](Options& options) { options.mixed_devices = true; }},
+    {"TUTTI_MIXED_DEVICES", "0", "1", [](Options& options) { options.mixed_devices = true; }},
 };
 
 TEST(MustAgree, EverySettingThatChangesWhatRanksSend) {
+  std::set<std::string> listed, tried;
+  for (const auto& word : split_text(agreed_settings({}), ' '))
+    listed.insert(word.substr(0, word.find('=')));
+  for (const auto& setting : kSettings) tried.insert(setting.variable);
+  EXPECT_EQ(listed, tried);
   for (const auto& setting : kSettings) {
     SCOPED_TRACE(setting.variable);
     const auto store = make_memory_store();

@@ -2,6 +2,7 @@
 
 #include "tests/fuzz/harness.h"
 #include "tutti/backends/plugins.h"
+#include "tutti/collectives/chooser.h"
 
 namespace tutti::fuzz {
 namespace {

@@ -1,5 +1,5 @@
-// What a GPU itself takes for what every step of a training is made of: the ceilings beside which
-// the other figures of a GPU are read.
+// Measures a GPU's own launches, hand-overs between streams and copies. They are the upper limits
+// to which the other figures of a GPU are compared.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kCopied = int64_t{64} << 20;  // bytes
 
-// Two streams, what they hand over to each other, and memory on both sides of the bus.
+// Two streams, the events and words that they hand over to each other, and memory on both sides of
+// the bus.
 class Bare {
  public:
   Bare(DeviceRuntime& runtime, Device device)
@@ -54,14 +55,14 @@ class Bare {
     launch();
     runtime_.synchronize(one_);
   }
-  // To the other stream and back.
+  // Hands over to the other stream and back.
   void hand_over_by_events() {
     runtime_.record(event_, one_);
     runtime_.wait_event(other_, event_);
     runtime_.record(answer_, other_);
     runtime_.wait_event(one_, answer_);
   }
-  // Each wait is queued behind the store that ends it, so that both may share a hardware queue.
+  // Each wait is queued after the store that ends it, so both streams may share a hardware queue.
   void hand_over_by_words() {
     ++turn_;
     runtime_.write_word(one_, word_, turn_);
@@ -72,7 +73,7 @@ class Bare {
   void to_device() { runtime_.copy(large_.data(), host_, kCopied, one_); }
   void to_host() { runtime_.copy(host_, large_.data(), kCopied, one_); }
 
-  // Of a pattern that went to the device and came back.
+  // Returns the wrong bytes of a pattern that was copied to the device and back.
   int64_t count_wrong() {
     const auto at = [](int64_t i) { return static_cast<std::byte>(i % 251); };
     for (int64_t i = 0; i < kCopied; ++i) host_[i] = at(i);

@@ -29,14 +29,14 @@ struct Case {
   std::string_view name, about;
   unsigned options = 0;
   std::vector<Way> ways;  // that the user may choose; the first is the default
-  /// Every rank calls it. True: all that it checked was right.
+  /// Every rank calls it. Returns true if every checked result was right.
   bool (*run)(Session& session) = nullptr;
-  /// More for --help: how its figures are taken.
+  /// More text for --help: how the figures are measured.
   std::string_view details = {};
 };
 
 std::span<const Case> all_cases();
-/// Throws Error(invalid_argument) that offers the nearest name.
+/// Throws Error(invalid_argument) that suggests the nearest name.
 const Case& find_case(std::string_view name);
 
 bool run_collective(Session& session);

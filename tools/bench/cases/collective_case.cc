@@ -1,4 +1,4 @@
-// A collective over a range of sizes, in the columns of nccl-tests.
+// Measures a collective over a range of sizes and prints the columns of nccl-tests.
 #include <fmt/format.h>
 
 #include "tools/bench/cases/cases.h"
@@ -26,9 +26,9 @@ Measurement measure(Session& session, const Exercise::Call& call) {
     result.wrong += session.count(exercise.count_wrong());
   };
   check();
-  // In place, a sum multiplies the numbers by the ranks each time. Between repetitions they are
-  // put back; that floats may reach infinity within one costs nothing, since vector instructions
-  // add it as fast as any number (and integers wrap).
+  // A sum in place multiplies the numbers by the number of ranks each time, so they are refilled
+  // between repetitions. Floats may reach infinity within a repetition. This costs no time, because
+  // vector instructions add infinity as fast as any number. Integers wrap.
   const auto refill = call.in_place ? std::function([&] { exercise.refill(); }) : nullptr;
   result.timing = session.measure({refill, [&](int64_t iterations) { exercise.run(iterations); }});
   check();

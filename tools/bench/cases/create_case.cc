@@ -1,4 +1,4 @@
-// From nothing to a first result, in fresh processes.
+// Measures the time from the start of fresh processes to a first result.
 #include "tools/bench/cases/create_case.h"
 
 #include <fmt/format.h>

@@ -8,10 +8,10 @@
 
 namespace tutti::bench {
 
-/// Takes up what a job left in Settings::sample_file. Throws Error(corrupt_data).
+/// Adds the sample that a job appended to Settings::sample_file. Throws Error(corrupt_data).
 void add_sample(const std::string& line, Record& record, std::vector<double>& samples_us);
 
-/// The row of `create`, from one sample a job.
+/// Reports the row of `create` from one sample per job.
 void report_create(Report& report, Record& record, const std::vector<double>& samples_us);
 
 }  // namespace tutti::bench

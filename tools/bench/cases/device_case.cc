@@ -1,4 +1,5 @@
-// What packing and unpacking a bucket costs on a GPU, beside its own copy of as many bytes.
+// Measures packing and unpacking a bucket on a GPU, compared with the GPU's own copy of the same
+// size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,9 +15,9 @@ namespace tutti::bench {
 
 namespace {
 
-constexpr int64_t kPeriod = 127;  // whole numbers below it are exact in every float type
+constexpr int64_t kPeriod = 127;  // smaller whole numbers are exact in every float type
 
-// The gradients of a set on one GPU, one bucket that holds them all, and a stream of its own.
+// The gradients of a set on one GPU, one bucket that holds them all, and its own stream.
 class Bucket {
  public:
   Bucket(DeviceRuntime& runtime, Device device, const std::vector<Gradient>& gradients,
@@ -107,7 +108,7 @@ bool run_device(Session& session) {
     Bucket bucket(runtime, device, gradients, wire);
     bucket.write(0);
     bucket.pack();
-    bucket.write(1);  // nothing that was packed is left
+    bucket.write(1);  // overwrites all that was packed
     bucket.unpack();
     const int64_t wrong = session.count(bucket.count_wrong(0));
     right &= wrong == 0;

@@ -47,7 +47,7 @@ bool exists(std::string_view collective, Way way, bool in_place) {
 Exercise::Exercise(Communicator& communicator, const Call& call)
     : communicator_(communicator),
       name_(fmt::format("{}.{}", call.collective, call.volume.total)),
-      // What is only moved may be any small numbers; those of max are the most varied.
+      // Data that is only moved may be any small numbers. Those of max vary the most.
       data_(call.dtype, reduces(call.collective) ? call.op : ReduceOp::max, communicator.size()) {
   if (call.collective != "barrier") {
     make_buffers(call);
@@ -216,8 +216,8 @@ void Exercise::make_start(const Call& call) {
   }
 }
 
-// As many steps on every rank: pairs of ranks do not all begin to replay in the same one. The
-// engine may tell of the last ones a little later.
+// Runs the same number of steps on every rank, because pairs of ranks may begin to replay in
+// different steps. The statistics may count the last steps a little later.
 void Exercise::run_until_replayed() {
   constexpr int kSteps = 48;
   run(kSteps / 2);
@@ -265,7 +265,7 @@ void Exercise::make_blocking(const Call& call) {
 }
 
 void Exercise::refill() {
-  // No element of a result, in any dtype, has these bytes.
+  // No element of a result has these bytes in any dtype.
   constexpr int kSpoilt = 0xee;
   if (output_.bytes() > 0)
     std::memset(output_.data(), kSpoilt, static_cast<size_t>(output_.bytes()));

@@ -16,18 +16,19 @@
 
 namespace tutti::bench {
 
-/// Elements of one call, by the convention of nccl-tests: `total` is the whole buffer, `count` what
-/// a rank hands in (or out, of a scatter).
+/// Elements of one call, by the convention of nccl-tests. `total` is the whole buffer. `count` is
+/// the input of one rank, or for a scatter the output of one rank.
 struct Volume {
   int64_t total = 0, count = 0;
 };
-/// At least one element a rank; where the ranks share the buffer, a multiple of their number.
+/// Returns at least one element per rank. If the ranks divide the buffer, `total` is a multiple of
+/// their number.
 Volume volume_of(std::string_view collective, int64_t bytes, DataType dtype, int ranks);
 
-/// Whether the library offers the collective in this way, in or out of place.
+/// Returns whether the library offers the collective in this way, in or out of place.
 bool exists(std::string_view collective, Way way, bool in_place);
 
-/// One collective with buffers of its own, whose results can be checked.
+/// One collective with its own buffers, whose results can be checked.
 class Exercise {
  public:
   struct Call {
@@ -42,16 +43,16 @@ class Exercise {
   /// Touches all memory. The communicator must outlive it.
   Exercise(Communicator& communicator, const Call& call);
 
-  /// Input as at the beginning, output (if apart) spoilt.
+  /// Restores the initial input, and overwrites a separate output with invalid bytes.
   void refill();
   void run(int64_t iterations) {
     for (int64_t i = 0; i < iterations; ++i) run_();
   }
-  /// Elements of this rank's result that are wrong after one run since refill().
+  /// Returns how many elements of this rank's result are wrong after one run since refill().
   int64_t count_wrong() const;
 
  private:
-  // Elements from `offset` on that must be `count` of `pattern` from `phase` on.
+  // A part of the result: `count` elements from `offset` on must equal `pattern` from `phase` on.
   struct Share {
     int64_t offset = 0, count = 0;
     Pattern pattern;
@@ -60,7 +61,7 @@ class Exercise {
   void make_buffers(const Call& call);
   TensorView memory(const Call& call, int64_t count);
   void make_run(const Call& call);
-  // Whom this rank sends to and receives from, under names_.
+  // The peers that this rank sends to and receives from. Their names are in names_.
   struct Ring {
     int to, from;
   };
@@ -80,9 +81,9 @@ class Exercise {
   std::vector<Tensor> memory_;
   std::vector<SharedRegion> regions_;
   TensorView input_, output_;
-  std::optional<Pattern> pattern_;  // of the input; none: this rank hands in nothing
+  std::optional<Pattern> pattern_;  // of the input; none: this rank has no input
   std::vector<Share> shares_;
-  // Under a name or a handle; the names that it goes by, and the handles of them.
+  // The call by names or handles, the names that it uses, and the handles of these names.
   std::function<void(std::span<const OperationName>)> start_;
   std::vector<std::string> names_;
   std::vector<TensorHandle> handles_;

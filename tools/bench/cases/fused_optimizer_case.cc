@@ -1,4 +1,5 @@
-// Adam fused with the reduction and divided over the ranks, against an allreduce and a whole step.
+// Compares Adam that is fused with the reduction and divided over the ranks with an allreduce and a
+// whole step.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -8,12 +9,13 @@
 #include "tools/bench/report/figures.h"
 #include "tutti/adapters/nn/sharded_adam.h"
 #include "tutti/base/text.h"
+#include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::bench {
 
 namespace {
 
-// Parameters and moments of a whole Adam step after the averages have come.
+// Does a whole Adam step after the averages have arrived.
 class SeparateAdam {
  public:
   SeparateAdam(Communicator& communicator, const std::vector<GradientArena::Array>& arrays)
@@ -42,7 +44,8 @@ class SeparateAdam {
   std::vector<std::vector<float>> values_, first_, second_;
 };
 
-// Equal on all ranks, so that averages of averages stay what they are.
+// Fills a gradient with the same values on every rank, so that repeated averaging leaves it
+// unchanged.
 void fill_gradient(std::span<float> gradient) {
   for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>(i % 7) - 3;
 }
@@ -76,7 +79,7 @@ bool run_fused_optimizer(Session& session) {
                         for (; steps > 0; --steps) sharded_step();
                       }};
 
-  // Both from the same beginning for as many steps: the parameters must be the same.
+  // Both run the same number of steps from the same start, so the parameters must be equal.
   constexpr int64_t kCheckedSteps = 16;
   whole.run(kCheckedSteps);
   fused.run(kCheckedSteps);

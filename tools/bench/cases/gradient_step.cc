@@ -4,7 +4,7 @@ namespace tutti::bench {
 
 namespace {
 
-// Each gradient begins elsewhere in the pattern, so that exchanged ones are found.
+// Each gradient begins at a different phase of the pattern, so swapped gradients are noticed.
 int64_t phase_of(size_t i) { return static_cast<int64_t>(i) * 37; }
 
 Pattern input_pattern(const Communicator& communicator) {
@@ -87,7 +87,7 @@ bool run_until_locked(Session& session, Communicator& communicator, GradientStep
   for (int i = 0; i < most; ++i) {
     step.run();
     const auto statistics = communicator.statistics();
-    // The rank that learns of it last decides.
+    // All ranks must replay, so the last rank to begin decides.
     const bool replays = statistics.replayed_buckets > 0;
     if (session.count(replays) == session.size()) return true;
   }

@@ -14,8 +14,8 @@
 
 namespace tutti::bench {
 
-/// One step of training as the library sees it: every gradient of a set is averaged, in place.
-/// Averages of equal whole numbers are those numbers, so any number of steps may follow a refill.
+/// One step of training as the library sees it: every gradient of a set is averaged in place. The
+/// average of equal whole numbers is the same number, so any number of steps may follow a refill.
 class GradientStep {
  public:
   /// Touches all memory. The communicator must outlive it.
@@ -23,17 +23,17 @@ class GradientStep {
 
   size_t size() const { return views_.size(); }
   int64_t bytes() const { return bytes_; }
-  /// Gradient `i` is ready. A grouped step hands all of them over with the last.
+  /// Submits gradient `i`. A grouped step submits all gradients with the last one.
   void submit(size_t i);
   void wait();
-  /// Submits all, last layer first, and waits.
+  /// Submits all gradients, last layer first, and waits.
   void run();
   void run(int64_t steps) {
     for (int64_t i = 0; i < steps; ++i) run();
   }
 
   void refill();
-  /// Elements of this rank that are not the mean, after one or more steps.
+  /// Returns how many elements of this rank differ from the mean after one or more steps.
   int64_t count_wrong() const;
 
  private:
@@ -49,11 +49,11 @@ class GradientStep {
   int64_t bytes_ = 0;
 };
 
-/// Runs steps until the engine of every rank replays them, at most `most`; true if it does.
+/// Runs at most `most` steps, until the engine of every rank replays them. Returns true if it does.
 bool run_until_locked(Session& session, Communicator& communicator, GradientStep& step,
                       int most = 64);
 
-/// Refills, runs a step and counts over all ranks.
+/// Refills, runs a step and returns the number of wrong elements on all ranks.
 int64_t check_step(Session& session, GradientStep& step);
 
 }  // namespace tutti::bench

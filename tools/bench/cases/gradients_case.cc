@@ -1,4 +1,4 @@
-// All gradients of a model averaged.
+// Measures the averaging of all gradients of a model.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -12,14 +12,14 @@ namespace tutti::bench {
 
 namespace {
 
-// Of all threads of this process, in us.
+// Returns the CPU time of all threads of this process in us.
 double process_cpu_us() {
   timespec time{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
 }
 
-// The engine's own work, without the data: see the case's details.
+// Returns the engine's own CPU time per tensor, without the data: see the case's details.
 double engine_cpu_per_tensor(Session& session, std::vector<Gradient> gradients, Way way) {
   for (auto& gradient : gradients) gradient.count = 1;
   const auto communicator = session.fresh();
@@ -39,7 +39,7 @@ double engine_cpu_per_tensor(Session& session, std::vector<Gradient> gradients, 
   return median(figures);
 }
 
-// Largest over the ranks, per step.
+// Records the counters per step, as the largest value over the ranks.
 void count_steps(Session& session, Communicator& communicator, GradientStep& step, Record& record) {
   constexpr int kSteps = 20;
   const auto before = communicator.statistics();

@@ -1,4 +1,5 @@
-// Sums of several inputs on each rank by itself: what the arithmetic costs, without any exchange.
+// Measures sums of several inputs on each rank by itself. They show the cost of the arithmetic
+// without any exchange.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -16,8 +17,8 @@ namespace {
 
 constexpr DataType kDtypes[] = {DataType::f32, DataType::f16, DataType::bf16};
 constexpr int kInputCounts[] = {2, 4};
-// Where the inputs of two and of four still fit in the second cache. The plain loop, an average's
-// multiplication and the like make no difference that is worth its time beyond.
+// Two and four inputs of this size still fit in the second-level cache. For larger sizes the plain
+// loop and averages are skipped, because they show no more than the sums.
 constexpr int64_t kSmallBytes = 1 << 20;
 
 using Loop = void (*)(DataType, ReduceOp, std::byte*, std::span<const std::byte* const>, int64_t);
@@ -32,7 +33,7 @@ void plain(DataType dtype, ReduceOp op, std::byte* output, std::span<const std::
   reduce_reference(dtype, op, output, inputs, count);
 }
 
-// Memory for one size, used for all that is measured at it.
+// Memory for one size. All measurements at this size use it.
 class Buffers {
  public:
   explicit Buffers(int64_t bytes) : output_(Shape{bytes}, DataType::u8) {
@@ -51,7 +52,7 @@ class Buffers {
     loop(dtype, op, output_.data(), std::span(pointers_).first(static_cast<size_t>(input_count)),
          output_.bytes() / size_of(dtype));
   }
-  // After running once more into memory that holds no result.
+  // Runs once more into memory that holds no result, and counts the wrong elements.
   int64_t count_wrong(Loop loop, DataType dtype, ReduceOp op, int input_count) {
     std::memset(output_.data(), 0xee, static_cast<size_t>(output_.bytes()));
     run(loop, dtype, op, input_count);
@@ -91,7 +92,7 @@ bool run_kernels(Session& session) {
                                                       buffers.run(loop, dtype, op, input_count);
                                                   }}));
       record.wrong = session.count(buffers.count_wrong(loop, dtype, op, input_count));
-      // Loaded and stored by all ranks.
+      // Counts the bytes that all ranks load and store.
       const double moved =
           static_cast<double>((input_count + 1) * bytes * session.size()) / record.time_us / 1000;
       record.extra["inputs"] = input_count;

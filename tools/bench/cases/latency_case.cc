@@ -1,4 +1,4 @@
-// Single small allreduces, each timed by itself.
+// Measures single small allreduces, each timed by itself.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +41,8 @@ bool run_latency(Session& session) {
   std::vector<double> micros;
   micros.reserve(static_cast<size_t>(settings.calls));
 
-  // The first calls teach the engine the step; then each result is checked between two timings.
+  // The first calls let the engine learn the step. Later results are checked outside the timed
+  // part.
   const int64_t warmup = std::clamp<int64_t>(settings.calls / 10, 100, 1000);
   session.barrier();
   for (int64_t i = -warmup; i < settings.calls; ++i) {

@@ -1,4 +1,4 @@
-// How much of the gradients' communication a backward pass leaves exposed.
+// Measures how much of the gradients' communication is not hidden by a backward pass.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace tutti::bench {
 
 namespace {
 
-// Arithmetic that stays in registers; about a microsecond a unit.
+// Does arithmetic that stays in registers. A unit takes about a microsecond.
 void compute(int64_t units) {
   static std::atomic<double> result;
   double a = 1.0, b = 0.5, c = 0.25, d = 0.125;
@@ -27,7 +27,7 @@ void compute(int64_t units) {
   result.store(a + b + c + d, std::memory_order_relaxed);
 }
 
-// How many units take a microsecond while all ranks compute; rank 0's figure counts for all.
+// Returns how many units take a microsecond while all ranks compute. All ranks use rank 0's figure.
 double units_per_us(Session& session) {
   const Subject subject{nullptr, compute};
   const int64_t units = session.find_iterations(subject);
@@ -35,8 +35,8 @@ double units_per_us(Session& session) {
   return session.exchange({1 / us}).front().front();
 }
 
-// Units before each gradient is ready: the pass is split by the gradients' sizes, and rounding is
-// carried over so that the parts add up.
+// Returns the units before each gradient is ready. The pass is divided by the gradients' sizes.
+// Rounding is carried over, so that the parts add up.
 std::vector<int64_t> split_pass(const std::vector<Gradient>& gradients, double units) {
   double elements = 0;
   for (const auto& gradient : gradients) elements += static_cast<double>(gradient.count);

@@ -21,7 +21,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Bytes are gathered, not reduced: an allreduce of our own might end up in a plan.
+// It gathers bytes instead of reducing values, because an allreduce of the benchmark might end up
+// in a plan.
 std::vector<std::vector<double>> Session::exchange(const std::vector<double>& own) {
   std::vector<std::vector<double>> all;
   for (const auto& bytes : control_->allgather_bytes("bench", std::as_bytes(std::span(own)))) {
@@ -60,7 +61,7 @@ int64_t Session::find_iterations(const Subject& subject) {
     const auto begin = Clock::now();
     subject.run(batch);
     const double seconds = seconds_since(begin);
-    // A quarter of a repetition is long enough to tell.
+    // A quarter of a repetition is long enough for an estimate.
     const auto found = iterations_for(wanted, batch, seconds);
     const int64_t decided = agree(found <= 4 * batch ? found : 0);
     if (decided > 0) return decided;

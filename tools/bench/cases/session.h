@@ -12,9 +12,9 @@
 
 namespace tutti::bench {
 
-/// What is to be timed.
+/// The code to be timed.
 struct Subject {
-  /// Brings the buffers back to where they began; outside the timed part. May be empty.
+  /// Restores the initial buffers. It is not timed and may be empty.
   std::function<void()> refill;
   std::function<void(int64_t iterations)> run;
 };
@@ -23,13 +23,14 @@ struct Timing {
   double median_us = 0, min_us = 0, max_us = 0;  // per iteration
   int repetitions = 0;
   int64_t iterations = 0;  // of each repetition
-  /// How often the system took the core from a rank meanwhile, all ranks together. Many mean that
-  /// something else runs on this host and that the times are not to be trusted.
+  /// How often the system preempted a rank during the measurement, summed over all ranks. A high
+  /// count means that other programs run on this host, so the times are not reliable.
   int64_t preemptions = 0;
 };
 
-/// One rank's side of a benchmark: the ranks' own exchange beside what is measured, and the rules
-/// by which a time is taken. Every rank calls everything here at the same point.
+/// One rank's side of a benchmark. It has the ranks' own communicator, which is separate from the
+/// measured ones, and the rules by which a time is measured. All ranks make the same calls in the
+/// same order.
 class Session {
  public:
   Session(Settings settings, std::unique_ptr<Communicator> control, Report& report,
@@ -43,33 +44,33 @@ class Session {
   Report& report() { return report_; }
   int rank() const { return control_->rank(); }
   int size() const { return control_->size(); }
-  /// Before the communicator was made.
+  /// Returns the time before the communicator was made.
   Clock::time_point started() const { return started_; }
   Communicator& control() { return *control_; }
-  /// A communicator that has seen nothing yet: what one row teaches the engine (plans, names) must
-  /// not colour the next. Measured operations run on such ones, exchange and barriers on control().
+  /// Returns a new communicator, whose engine knows no plans or names from earlier rows. Measured
+  /// operations run on such communicators. Exchanges and barriers run on control().
   std::unique_ptr<Communicator> fresh() { return control_->split(0, rank()); }
 
   void barrier() { control_->barrier_blocking(); }
-  /// The values of all ranks, by rank; then their maximum or sum.
+  /// These three return the values of all ranks in rank order, their maximum, and their sum.
   std::vector<std::vector<double>> exchange(const std::vector<double>& own);
   double max(double value);
   double sum(double value);
-  int64_t count(int64_t value);  // the same for whole numbers
-  /// Rank 0's.
+  int64_t count(int64_t value);  // the sum of whole numbers
+  /// Returns rank 0's value.
   int64_t agree(int64_t value);
 
-  /// Warms up, finds how many iterations fill a repetition (rank 0 decides for all), then for each
-  /// repetition refills, meets the other ranks at a barrier and times the iterations. The time of a
-  /// repetition is the largest over the ranks of the mean per iteration.
+  /// Warms up and finds how many iterations fill a repetition; rank 0 decides for all. For each
+  /// repetition it then refills, waits at a barrier and times the iterations. The time of a
+  /// repetition is the mean per iteration on the slowest rank.
   Timing measure(const Subject& subject);
-  /// Per-iteration times of `repetitions` repetitions on this rank alone, in us.
+  /// Returns the times per iteration of `repetitions` repetitions on this rank alone, in us.
   std::vector<double> repeat(const Subject& subject, int repetitions, int64_t iterations);
-  /// Largest over the ranks, repetition by repetition.
+  /// Returns the largest value over the ranks for each repetition.
   std::vector<double> slowest(const std::vector<double>& own);
   int64_t find_iterations(const Subject& subject);
 
-  /// A record with what is known of every row.
+  /// Returns a record with the fields that are the same in every row.
   Record record(Way way) const;
   void set_timing(Record& record, const Timing& timing) const;
 
@@ -80,12 +81,12 @@ class Session {
   const Clock::time_point started_;
 };
 
-/// Median, least and largest of the repetitions' times.
+/// Returns the median, minimum and maximum of the repetitions' times.
 Timing summarize(const std::vector<double>& times_us, int64_t iterations);
 
 double seconds_since(Clock::time_point begin);
 
-/// Of this process since it began.
+/// Returns how often this process was preempted since it began.
 int64_t own_preemptions();
 
 }  // namespace tutti::bench

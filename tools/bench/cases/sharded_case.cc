@@ -1,5 +1,5 @@
-// Adam in parts (ZeRO 1): reduce_scatter, a step on the shard, allgather; against an allreduce and
-// a whole step.
+// Compares Adam in parts (ZeRO 1) with an allreduce and a whole step. The parts are a
+// reduce_scatter, a step on the shard, and an allgather.
 #include <fmt/format.h>
 
 #include "tools/bench/cases/cases.h"
@@ -12,7 +12,8 @@ namespace tutti::bench {
 
 namespace {
 
-// Gradients that are equal on all ranks, so that averages of averages stay what they are.
+// Returns parameters whose gradients are equal on all ranks, so that repeated averaging leaves them
+// unchanged.
 std::vector<nn::Parameter> parameters_of(const std::vector<Gradient>& gradients) {
   std::vector<nn::Parameter> all;
   for (const auto& gradient : gradients) {
@@ -56,7 +57,7 @@ bool run_sharded(Session& session) {
                           }
                         }};
 
-  // Both from the same beginning for as many steps: the parameters must be the same.
+  // Both run the same number of steps from the same start, so the parameters must be equal.
   constexpr int64_t kCheckedSteps = 8;
   whole.run(kCheckedSteps);
   sharded.run(kCheckedSteps);

@@ -1,5 +1,5 @@
-// What an allreduce costs whose ranks are threads of this process and share a GPU (backend peer),
-// beside the GPU's own copy.
+// Measures an allreduce whose ranks are threads of this process and share a GPU (backend peer),
+// compared with the GPU's own copy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,19 +24,19 @@ namespace {
 constexpr Device kDevice{DeviceKind::cuda, 0};
 constexpr int kAhead = 4;
 
-// A rank: what it reduces in place, on a stream of its own.
+// A rank with the tensor that it reduces in place, on its own stream.
 struct ThreadRank {
   std::unique_ptr<Communicator> comm;
   StreamRef stream;
   Tensor tensor;
-  std::unique_ptr<PersistentAllreduce> persistent;  // null: by the engine
+  std::unique_ptr<PersistentAllreduce> persistent;  // null: the engine reduces
 };
 
 constexpr std::string_view kPersistent = "persistent";
 
 class ThreadRanks {
  public:
-  // `way`: a backend, or kPersistent.
+  // `way` is a backend or kPersistent.
   ThreadRanks(DeviceRuntime& runtime, std::string_view way, int size, int64_t bytes)
       : runtime_(runtime), ranks_(static_cast<size_t>(size)) {
     const auto store = make_memory_store();
@@ -80,7 +80,7 @@ class ThreadRanks {
       }
       const TensorView view(own.tensor.data(), own.tensor.shape(), DataType::f32, kDevice,
                             own.stream);
-      std::array<Work, kAhead> works;  // the host is ahead of the GPU by so many
+      std::array<Work, kAhead> works;  // the host is at most this many calls ahead of the GPU
       for (int64_t i = 0; i < times; ++i) {
         auto& work = works[static_cast<size_t>(i) % kAhead];
         if (i >= kAhead) work.wait();
@@ -93,7 +93,7 @@ class ThreadRanks {
         works[static_cast<size_t>(i)].wait();
     });
   }
-  // After any number of reductions, at least one.
+  // Counts the wrong elements after one or more reductions.
   int64_t count_wrong() {
     std::vector<float> values(static_cast<size_t>(ranks_[0].tensor.count()));
     int64_t wrong = 0;
@@ -115,7 +115,8 @@ class ThreadRanks {
   }
 
  private:
-  // The first error of a thread's is thrown when all have ended.
+  // Runs `body` in a thread per rank. Rethrows the error of the lowest rank that failed once all
+  // threads have ended.
   template <class Body>
   void each(Body&& body) {
     std::vector<std::exception_ptr> errors(ranks_.size());
@@ -142,7 +143,7 @@ class ThreadRanks {
 }  // namespace
 
 bool run_shared_device(Session& session) {
-  // Streams whose kernels wait for each other stand in hardware queues of their own.
+  // Streams whose kernels wait for each other need separate hardware queues.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   auto& runtime = device_runtime(DeviceKind::cuda);
   auto& report = session.report();
@@ -175,7 +176,7 @@ bool run_shared_device(Session& session) {
                          session.measure({nullptr, [&](int64_t times) { ranks.reduce(times); }}));
       record.wrong = session.count(ranks.count_wrong());
       right &= record.wrong == 0;
-      // Each rank loads its share of all ranks, and stores it into all of them.
+      // Each rank loads its share of every rank's input and stores it into every rank's output.
       const double speed = 2.0 * size * static_cast<double>(bytes) / record.time_us / 1000;
       const double of_copy = speed / (2.0 * static_cast<double>(bytes) / copy.median_us / 1000);
       record.extra["moved_gb_per_s"] = speed;

@@ -1,4 +1,4 @@
-// What a step costs once its plan is locked, counted step by step.
+// Counts the messages, bytes and allocations of each step once its plan is locked.
 #include <fmt/format.h>
 
 #include "tools/bench/cases/cases.h"
@@ -9,7 +9,7 @@ namespace tutti::bench {
 
 namespace {
 
-// What one step added to a rank's counters.
+// The increase of a rank's counters in one step.
 struct StepCount {
   uint64_t data_messages = 0, data_bytes = 0, predicted_messages = 0, predicted_bytes = 0,
            control_messages = 0, negotiation_messages = 0, allocations = 0;
@@ -44,12 +44,12 @@ bool run_steady(Session& session) {
   const bool locked = run_until_locked(session, *communicator, step);
   record.extra["plan_locked"] = locked;
 
-  // Each step must send what the plan says, and nothing else.
+  // Each step must send exactly what the plan predicts.
   session.barrier();
   auto before = communicator->statistics();
   const auto start = before;
   const auto begin = Clock::now();
-  int64_t uneven = 0;  // steps that sent something else than their plan says
+  int64_t uneven = 0;  // steps that did not send what their plan predicts
   for (int64_t i = 0; i < settings.steps; ++i) {
     step.run();
     const auto after = communicator->statistics();

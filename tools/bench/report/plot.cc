@@ -16,7 +16,7 @@ namespace {
 constexpr double kWidth = 760, kHeight = 460;
 constexpr double kLeft = 80, kTop = 48, kRight = 740, kBottom = 400;
 
-// Dark enough for white paper, and apart for most colour-blind eyes.
+// The colours are dark enough for white paper, and most colour-blind readers can tell them apart.
 constexpr std::array<const char*, 6> kColours = {"#0072b2", "#d55e00", "#007a5a",
                                                  "#aa3377", "#7a5c00", "#444444"};
 
@@ -61,7 +61,7 @@ std::string line(double x1, double y1, double x2, double y2, const char* colour)
       y2, colour);
 }
 
-// A logarithmic axis: exponents of `base`, widened to whole ones.
+// A logarithmic axis. Its range is in exponents of `base`, widened to whole ones.
 struct Axis {
   Axis(double low, double high, double logarithm_base, double from_pixel, double to_pixel)
       : base(logarithm_base),
@@ -97,7 +97,7 @@ std::string draw_svg(const std::string& title, const std::vector<Series>& series
   svg += fmt::format("<title>{}</title>\n", escaped(title));
   svg += text_at(kLeft, 28, "start", title);
 
-  // No more than a dozen labels; the range in powers of two may be long.
+  // There are at most a dozen labels, because the range in powers of two may be long.
   const double every = std::max(1.0, std::ceil((across.last - across.first) / 12));
   for (double power = across.first; power <= across.last; power += every) {
     const double bytes = std::exp2(power), x = across(bytes);

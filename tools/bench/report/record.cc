@@ -9,7 +9,7 @@ namespace tutti::bench {
 
 namespace {
 
-// Nanoseconds are below what can be told apart.
+// Rounds to nanoseconds. Smaller differences cannot be measured.
 double rounded(double micros) { return std::round(micros * 1000) / 1000; }
 
 nlohmann::ordered_json fields(const Record& record, bool all) {

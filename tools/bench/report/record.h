@@ -24,9 +24,9 @@ struct Record {
   nlohmann::ordered_json extra = nlohmann::ordered_json::object();
 };
 
-/// One line without its end.
+/// Returns one line without a line end.
 std::string to_json(const Record& record);
-/// The columns are the fields of the JSON; `extra` is quoted JSON.
+/// Returns the column names, which are the fields of the JSON. `extra` is quoted JSON.
 std::string csv_header();
 std::string to_csv(const Record& record);
 

@@ -46,7 +46,8 @@ void Report::add(const Record& record) {
     std::fflush(json_.get());
   }
   if (csv_) {
-    // A heading where the file begins; a pipe has no place to ask for, and begins here.
+    // The heading goes to the beginning of a file. A pipe has no position, so its heading goes
+    // first.
     static_cast<void>(std::fseek(csv_.get(), 0, SEEK_END));
     const bool begins = csv_heading_due_ && std::ftell(csv_.get()) <= 0;
     csv_heading_due_ = false;
@@ -65,7 +66,8 @@ void Report::add(const Record& record) {
 
 void Report::draw(const std::string& title) {
   if (!plot_ || series_.empty()) return;
-  // A picture takes the place of an older one; standard output may hold what is not ours.
+  // The picture replaces an older one. Standard output is not truncated, because it may hold other
+  // output.
   if (plot_is_file_) static_cast<void>(::ftruncate(::fileno(plot_.get()), 0));
   std::fputs(draw_svg(title, series_).c_str(), plot_.get());
   std::fflush(plot_.get());

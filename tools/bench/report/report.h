@@ -11,18 +11,19 @@
 
 namespace tutti::bench {
 
-/// Where rank 0's figures go: the table for people, records for programs, the plot.
+/// Writes rank 0's figures: the table for users, the records for programs, and the plot.
 class Report {
  public:
-  /// Opens the files, to append. Throws Error(invalid_argument) for one that cannot be written. The
-  /// table goes to standard error if records go to standard output. Ranks other than 0 are silent.
+  /// Opens the files for appending. Throws Error(invalid_argument) if one cannot be written. The
+  /// table goes to standard error if the records go to standard output. Ranks other than 0 write
+  /// nothing.
   Report(const Settings& settings, bool silent);
-  /// Throws the same, once for all ranks that are to be started.
+  /// Throws the same errors. The launcher calls it once, before it starts the ranks.
   static void check_files(const Settings& settings) { const Report report(settings, false); }
 
   void print(const std::string& text);
   void add(const Record& record);
-  /// Draws the plot of the records added so far, if one is wanted.
+  /// Draws the plot of the records added so far, if a plot was requested.
   void draw(const std::string& title);
 
  private:

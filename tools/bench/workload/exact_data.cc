@@ -9,10 +9,10 @@ namespace tutti::bench {
 
 namespace {
 
-// Reductions of floats keep whole numbers exact up to 256 in bf16; i8 ends at 127.
+// Whole numbers up to 256 are exact in bf16 reductions, and i8 ends at 127.
 constexpr int64_t kLargest = 120;
 
-// The finisher of splitmix64.
+// The finalizer of splitmix64.
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
@@ -42,7 +42,8 @@ void encode(DataType dtype, int64_t value, std::byte* at) {
     case DataType::boolean:
       return put(at, static_cast<uint8_t>(value != 0));
     default:
-      // Whole numbers of every width wrap alike: their low bytes come first here.
+      // Integers of every width wrap in the same way. The low bytes come first, because the machine
+      // is little-endian.
       std::memcpy(at, &value, static_cast<size_t>(size_of(dtype)));
   }
 }
@@ -56,13 +57,14 @@ int64_t ExactData::input(int rank, int64_t i) const {
     case ReduceOp::sum:
       return 1 + scatter(rank, i, std::clamp<int64_t>(kLargest / ranks_, 1, 5));
     case ReduceOp::average: {
-      // One rank has one more than the mean, its neighbour one less.
+      // One rank has one more than the mean, and the next rank has one less.
       const int64_t mean = 1 + scatter(0, i, std::clamp<int64_t>(kLargest / ranks_ - 1, 1, 5));
       if (ranks_ == 1) return mean;
       return mean + (rank == i % ranks_) - (rank == (i + 1) % ranks_);
     }
     case ReduceOp::product:
-      // At most 2^14, which all but the 8-bit numbers hold; those wrap, which is exact too.
+      // The product is at most 2^14, which all but the 8-bit integers hold. Those wrap, which is
+      // exact too.
       return rank < 14 ? 1 + scatter(rank, i, 2) : 1;
     default:
       return 1 + scatter(rank, i, kLargest);

@@ -10,16 +10,16 @@
 
 namespace tutti::bench {
 
-/// Small whole numbers, different on every rank, whose reduction over all ranks is exact in every
-/// dtype and in any order, so that results can be compared to the bit. They repeat with a prime
-/// period: whatever an algorithm misplaces by a chunk, a segment or a cache line shows.
+/// Small whole numbers that differ between ranks. Their reduction over all ranks is exact in every
+/// dtype and in any order, so results can be compared bit by bit. They repeat with a prime period,
+/// so data that an algorithm moves by a chunk, a segment or a cache line is noticed.
 class ExactData {
  public:
   static constexpr int64_t kPeriod = 8191;
 
   ExactData(DataType dtype, ReduceOp op, int ranks) : dtype_(dtype), op_(op), ranks_(ranks) {}
 
-  /// Element `i` of what `rank` puts in, and of what comes out.
+  /// Returns element `i` of the input of `rank`, and of the result.
   int64_t input(int rank, int64_t i) const;
   int64_t reduced(int64_t i) const;
 
@@ -34,9 +34,10 @@ class Pattern {
  public:
   Pattern(DataType dtype, const std::function<int64_t(int64_t)>& value);
 
-  /// Writes elements [phase, phase + count) of the endless sequence.
+  /// Writes elements [phase, phase + count) of the sequence, which repeats without end.
   void fill(std::byte* data, int64_t count, int64_t phase = 0) const;
-  /// How many of `count` elements are not those of the sequence from `phase` on, bit by bit.
+  /// Returns how many of `count` elements differ in any bit from the sequence that begins at
+  /// `phase`.
   int64_t count_wrong(const std::byte* data, int64_t count, int64_t phase = 0) const;
 
  private:

@@ -11,17 +11,17 @@
 
 namespace tutti::bench {
 
-/// Which of the library's calls a case measures.
+/// The calls of the library that a case measures.
 enum class Way : uint8_t {
-  blocking,        // Communicator::*_blocking on a view that was made before
-  vector,          // the same on a std::vector, whose view is made by each call
+  blocking,        // Communicator::*_blocking on a view that exists already
+  vector,          // the same on a std::vector; each call makes its view
   named,           // asynchronous calls by name, then Work::wait
-  declared,        // the same by handles of Communicator::declare
+  declared,        // the same with handles of Communicator::declare
   grouped,         // one grouped_allreduce
   arena,           // GradientArena: ready() of each array, then wait()
   arena_blocking,  // Communicator::*_blocking on a GradientArena's memory
-  region,          // the same on memory of Communicator::allocate, for input and output
-  replayed,        // by handles, once the plan is locked: fails if it is not
+  region,          // the same with input and output in memory of Communicator::allocate
+  replayed,        // with handles, once the plan is locked; fails without a plan
 };
 inline constexpr int kWayCount = 9;
 
@@ -34,24 +34,24 @@ constexpr std::string_view to_string(Way way) noexcept {
 
 enum class Placement : uint8_t { both, in_place, out_of_place };
 
-/// What the user asked for.
+/// The parsed command line.
 struct Settings {
   std::string case_name;
-  int ranks = 0;        // 0: not said
-  std::string backend;  // empty: as the environment says
+  int ranks = 0;        // 0: not given
+  std::string backend;  // empty: the environment decides
   bool pin = false;
   std::string json, csv, plot;  // files; "-" is standard output; empty: none
-  std::string sample_file;      // `create` only: where a child leaves its figure
+  std::string sample_file;      // `create` only: the file to which a child appends its sample
 
   std::vector<int64_t> bytes;
   DataType dtype = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::optional<Way> way;  // none: the case's first
+  std::optional<Way> way;  // none: the case's first way
   Placement placement = Placement::both;
 
   std::string set = "resnet50";
-  int64_t elements = 0;  // of each tensor of a set; 0: its own number
+  int64_t elements = 0;  // of each tensor of a set; 0: the set's own number
   double backward_ms = 50;
   int64_t steps = 1000;
   int64_t calls = 20'000;
@@ -59,7 +59,7 @@ struct Settings {
 
   int warmup = 5;
   int repetitions = 11;
-  int64_t iterations = 0;  // 0: as many as fill repetition_ms
+  int64_t iterations = 0;  // 0: enough to fill repetition_ms
   double repetition_ms = 20;
 };
 

@@ -4,7 +4,7 @@
     import tutti.torch
     dist.init_process_group("tutti")
 
-makes torch.distributed, DistributedDataParallel and what stands on them run over Tutti.
+makes torch.distributed, DistributedDataParallel and all that uses them run over Tutti.
 
     import tutti.torch as hvd
 

@@ -1,5 +1,5 @@
-"""Functions that the calls of torch's adapters share: they make names that no other operation under
-way has, read whole numbers, and tell the other ranks when this rank refuses a call."""
+"""Functions that the adapters of torch share. They make names that no other pending operation has,
+read whole numbers, and announce to the other ranks that this rank refuses a call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tutti import _native  # type: ignore[attr-defined]
 
 
 def owned(kind: str, number: int, what: str) -> str:
-    """The name of an operation of a model or an optimizer. Two of them may have parameters of the
-    same name and be under way together, so each has a number, which is equal on all ranks."""
+    """Returns the name of an operation of a model or an optimizer. Two of them may have parameters
+    of the same name that are pending together, so each has a number, equal on all ranks."""
     return f"{kind} {number}/{what}"
 
 
 def whole(value: Any, what: str) -> int:
-    """A whole number as it was given. Nothing is converted to one; raises ValueError."""
+    """Returns a whole number as it was given. Raises ValueError for other types, which are not
+    converted."""
     return cast(int, _native.whole(value, what))
 
 
@@ -32,16 +33,18 @@ def whole_numbers(values: Any, what: str) -> list[int]:
 
 def tell(comm: tutti.Communicator, names: Sequence[str]) -> None:
     """Submits a barrier under each name of a call that this rank has refused. A barrier matches no
-    other kind, so the ranks whose call was not refused hear of it at once. The next call then has
+    other kind, so the ranks whose call was not refused get an error at once. The next call then has
     the same number on all ranks."""
     for name in names:
-        with contextlib.suppress(tutti.Error):  # also of one that is under way already
-            comm.barrier(name).add_done_callback(lambda work: work.exception())  # its own
+        with contextlib.suppress(tutti.Error):  # an operation of this name may be pending
+            # The callback retrieves the barrier's own error.
+            comm.barrier(name).add_done_callback(lambda work: work.exception())
 
 
 @contextlib.contextmanager
 def told(comm: tutti.Communicator, names: Sequence[str]) -> Iterator[None]:
-    """Within it a call submits operations of these names. If it is refused, tell() reports them."""
+    """A context in which a call submits operations of these names. If the call is refused, tell()
+    announces that under the names."""
     try:
         yield
     except Exception:

@@ -1,4 +1,5 @@
-"""c10d's collectives, each as one operation of Tutti or a few, under the next number of the group."""
+"""c10d's collectives. Each is one operation of Tutti or a few, and its name is the next number of
+the group."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _Finish = Optional[Callable[[], None]]
 
 
 def _call(method: Callable[..., Work]) -> Callable[..., Work]:
-    """A call of c10d that has the next number of its group as its name. A call that is refused
-    takes its number too, and the other ranks hear of the refusal."""
+    """Decorates a call of c10d, whose name is the next number of its group. A call that is refused
+    also takes its number, and the other ranks get an error."""
 
     @functools.wraps(method)
     def numbered(self: Collectives, *arguments: Any, **named: Any) -> Work:
@@ -44,13 +45,14 @@ def _call(method: Callable[..., Work]) -> Callable[..., Work]:
 
 
 class Collectives:
-    """Calls of one group. c10d has no names: ranks make the calls of a group in one order, so their
-    number is the name, and ranks that call different things under one number hear of it."""
+    """The calls of one group. c10d has no names, but all ranks make the calls of a group in one
+    order. So a call's number is its name, and ranks that make different calls under one number get
+    an error."""
 
     _comm: tutti.Communicator
     _group: str
     _place: int  # this rank within the group
-    _extent: int  # how many ranks it has
+    _extent: int  # number of ranks in it
     _seconds: float
 
     def _begin_numbers(self) -> None:
@@ -58,7 +60,7 @@ class Collectives:
         self._sequence = 0
 
     def _name(self) -> str:
-        """The name of a call. It is taken before the arguments are looked at."""
+        """Returns the name of a call. It is taken before the arguments are checked."""
         number = next(self._numbers)
         self._sequence = number
         return f"group {self._group}/{number}"
@@ -66,7 +68,8 @@ class Collectives:
     def _each(
         self, call: Callable[..., Work], pairs: Sequence[tuple[Any, Any]], outputs: Any, *more: Any
     ) -> Work:
-        """Several calls as one. All are made even if one is refused, since each has a number."""
+        """Makes several calls as one. All are made even if one is refused, because each has a
+        number."""
         works: list[Work] = []
         refusal: Optional[Exception] = None
         for pair in pairs:
@@ -89,8 +92,8 @@ class Collectives:
         outputs: Any,
         finish: _Finish = None,
     ) -> Work:
-        """An operation whose result goes into `target`, which lies at `place`: on the CPU the ranks
-        write there, on a GPU the result is copied from the library's memory."""
+        """Starts an operation whose result goes into `target`, whose memory is `place`. On the CPU
+        the ranks write there. On a GPU the result is copied from the library's memory."""
         if not target.is_cuda:
             return self._work(start(place), outputs, finish)
         work = start(None)
@@ -138,7 +141,8 @@ class Collectives:
         return self.allreduce(tensors, opts)
 
     def _allreduce_sparse(self, name: str, tensor: Tensor, kind: Any) -> Work:
-        """Rows of all ranks one behind the other; coalescing adds up those with one index."""
+        """Gathers the rows of all ranks one after another. Coalescing adds up the rows with the
+        same index."""
         names = _parts(name, 2)
         with told(self._comm, names[1:]):
             if kind not in ("sum", "average"):
@@ -222,7 +226,7 @@ class Collectives:
             back,
         )
 
-    # --- moves ---
+    # --- data movement ---
 
     @_call
     def broadcast(self, name: str, tensors: Any, opts: Any = 0) -> Work:
@@ -265,7 +269,7 @@ class Collectives:
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        """outputs[rank][index] is inputs[index] of that rank."""
+        """Gathers several tensors: outputs[rank][index] is inputs[index] of that rank."""
         pairs = [
             ([[row[index] for row in outputs if index < len(row)]], [tensor])
             for index, tensor in enumerate(inputs)
@@ -355,7 +359,7 @@ class Collectives:
         back: _Finish,
         outputs: Optional[Sequence[Tensor]] = None,
     ) -> Work:
-        """Counts are elements; what travels as bytes has more of them."""
+        """Splits count elements. Data that are sent as raw bytes have more elements."""
         size = unit_of(source)
         sent = [n * size for n in splits]
         works: list[tutti.Work] = []
@@ -378,7 +382,7 @@ class Collectives:
         return self._into(target, raw_memory(target), start, results, finish)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
-        """At the root one tensor with the inputs of all ranks one behind the other."""
+        """Gathers the inputs of all ranks one after another into one tensor at the root."""
         outputs = output.chunk(self._extent) if self._place == opts.rootRank else []
         return self.gather([list(outputs)] if outputs else [], [input], opts)
 
@@ -386,7 +390,7 @@ class Collectives:
     def barrier(self, name: str, opts: Any = None) -> Work:
         return self._work(self._comm.barrier(name), [])
 
-    # The names of torch 2.14.
+    # These are the names in torch 2.14.
     all_gather_single = _allgather_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single = _reduce_scatter_base
@@ -394,7 +398,7 @@ class Collectives:
     all_to_all_single = alltoall_base
     gather_into_tensor = gather_single
 
-    # --- inside ---
+    # --- internals ---
 
     def _one_a_rank(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> Parts:
         if len(tensors) != self._extent:
@@ -425,20 +429,21 @@ class Collectives:
 
 
 def _chosen(opts: Any, op: Any) -> Any:
-    """The short forms of c10d's calls give the operator itself, or nothing, which is a sum."""
+    """Returns the operator of a call. The short forms of c10d's calls pass the operator itself, or
+    nothing, which means a sum."""
     if op is not None:
         return op
     return torch.distributed.ReduceOp.SUM if opts is None or isinstance(opts, int) else opts
 
 
 def _parts(name: str, count: int) -> list[str]:
-    """The names of the operations of one call. The first is the call's own name, so that ranks
-    which make different calls under one number hear of it."""
+    """Returns the names of the operations of one call. The first is the call's own name, so that
+    ranks that make different calls under one number get an error."""
     return [name, *(f"{name}/{index}" for index in range(1, count))]
 
 
 def _row(tensor: Tensor) -> int:
-    """Elements in a row of the first dimension."""
+    """Returns the number of elements in a row of the first dimension."""
     count = 1
     for extent in tensor.shape[1:]:
         count *= extent
@@ -446,7 +451,8 @@ def _row(tensor: Tensor) -> int:
 
 
 def _taken(work: tutti.Work, like: Tensor) -> Tensor:
-    """A copy of a result in the library's memory, with the rows of `like`."""
+    """Returns a copy of a result in the library's memory, with rows of the shape of those of
+    `like`."""
     result = torch.utils.dlpack.from_dlpack(work.output(0))
     return result.clone().view(-1, *like.shape[1:])
 

@@ -1,4 +1,5 @@
-"""Tutti's own DistributedDataParallel: gradients in an arena, no buckets, any order."""
+"""Tutti's own DistributedDataParallel. Gradients are in an arena; there are no buckets, and they
+may become ready in any order."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from ._memory import is_dense, raw_memory, word_of
 
 class DistributedDataParallel(nn.Module):
     """Wraps a module on the CPU so that every backward pass ends with the mean over all ranks of
-    each parameter's gradient. Gradients lie in one block of the library's memory, which ranks of
-    one host reduce where they are; each is handed over by its name the moment it is complete.
+    each parameter's gradient. Gradients are in one block of the library's memory, which ranks of
+    one host reduce in place. Each is announced by its name as soon as it is complete.
 
     After backward() `parameter.grad` is a view of that block. zero_grad() may set it to None, which
-    costs a copy into the block in the next step; zero_grad(set_to_none=False) costs zeroing
+    costs a copy into the block in the next step. zero_grad(set_to_none=False) costs zeroing
     instead."""
 
     def __init__(
@@ -45,20 +46,20 @@ class DistributedDataParallel(nn.Module):
         self._reducer: Optional[_Reducer] = self._make_reducer()
 
     def _make_reducer(self) -> _Reducer:
-        # A copy from a file may have been read before there was a group, so it gets its group here.
+        # A copy may have been read from a file before the group existed, so it gets its group here.
         self.process_group = group_of(self.process_group)
         reducer = _Reducer(self.module, self.process_group, self._wire, self._finds_unused)
         reducer.hooks.listens = self._hands_over
         return reducer
 
-    # A copy has no arena with the other ranks. It meets them when it is first trained, so that one
+    # A copy has no arena with the other ranks. It makes one when it is first trained, so that one
     # rank alone may copy, save and load a model.
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reducer": None}
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """Whether gradients are handed over. torch's own class has this name for it."""
+        """Returns whether gradients are reduced. The name is that of torch's own class."""
         return self._hands_over
 
     @require_backward_grad_sync.setter
@@ -75,13 +76,13 @@ class DistributedDataParallel(nn.Module):
             if self._reducer is not None:
                 self._reducer.begin()
                 if self.training and self._broadcasts_buffers:
-                    # The buffers are asked for each time: the module may have replaced them.
+                    # The buffers are listed each time, because the module may have replaced them.
                     self._reducer.broadcast(list(self.module.named_buffers()))
         return self.module(*inputs, **keywords)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it backward passes only accumulate gradients on this rank."""
+        """A context in which backward passes only accumulate gradients on this rank."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -94,9 +95,9 @@ def _trains(module: nn.Module) -> bool:
 
 
 class _Reducer:
-    """The part of a wrapped model that it shares with the other ranks: the arena of its gradients,
-    and the hooks that hand them over. The hooks are on nodes of autograd, which may live longer
-    than this object. So they refer to it weakly, and it removes them when it ends."""
+    """The part of a wrapped model that is shared with the other ranks: the arena of its gradients,
+    and the hooks that announce them. The hooks are on nodes of autograd, which may live longer than
+    this object. So they refer to it weakly, and its destructor removes them."""
 
     def __init__(
         self, module: nn.Module, group: Group, wire: Optional[str], finds_unused: bool
@@ -132,19 +133,20 @@ class _Reducer:
             self._view(array, parameter) for array, (_, parameter) in zip(self._arrays, self._named)
         ]
         self.hooks: Any = self._arena._native  # it knows the gradients of this backward pass
-        self._is_broken = False  # the arena's step was left half done
+        self._is_broken = False  # the arena's step was interrupted
         self._accumulators, self._handles = [], []
         finish = functools.partial(_at_the_end_of_backward, weakref.WeakMethod(self._finish))
         move = weakref.WeakMethod(self._move)
         for index, (_, parameter) in enumerate(self._named):
-            # The node that adds to .grad. Tensor.register_hook would run before it has.
+            # This is the node that adds to .grad. A hook of Tensor.register_hook would run before
+            # that.
             with torch.enable_grad():
                 view: Any = parameter.expand_as(parameter)
                 node = view.grad_fn.next_functions[0][0]
             elsewhere = functools.partial(_call, move, index)
             hook = self.hooks.hook(index, parameter, self._views[index], finish, elsewhere)
             self._handles.append(node.register_hook(hook))
-            self._accumulators.append(node)  # the parameter holds it weakly
+            self._accumulators.append(node)  # the parameter holds it only weakly
 
     def __del__(self) -> None:
         for handle in self.__dict__.get("_handles", ()):
@@ -189,7 +191,8 @@ class _Reducer:
         }
 
     def _is_as_wrapped(self) -> bool:
-        """Without names, which take ten times as long to find."""
+        """Returns whether the module still has the same parameters. It compares without names,
+        which take ten times as long to collect."""
         for module, children in self._places:
             if module._modules and [*module._modules.values()] != children:
                 return False
@@ -201,19 +204,20 @@ class _Reducer:
                     return False
         return True
 
-    # --- inside ---
+    # --- internals ---
 
     def _own(self, what: str) -> str:
         return owned("model", self._number, what)
 
     def _view(self, array: str, parameter: Tensor) -> Tensor:
-        """The arena's memory with the strides of the parameter, as autograd makes gradients."""
+        """Returns the arena's memory with the strides of the parameter, which autograd's gradients
+        have."""
         flat = torch.utils.dlpack.from_dlpack(self._arena[array])
         return flat.as_strided(parameter.shape, parameter.stride())
 
     def _compare(self) -> None:
-        """All ranks get one error if the model is not the same on each: tensors of other names or in
-        another order would be waited for."""
+        """Raises the same error on all ranks if the model is not the same on each. Otherwise ranks
+        would wait for tensors with other names, or in another order."""
         needs = {name for name, _ in self._named}
         tensors = [*self._module.named_parameters(), *self._module.named_buffers()]
         own = [
@@ -249,7 +253,7 @@ class _Reducer:
                 tensor.copy_(whole)
 
     def _move(self, index: int) -> None:
-        """A gradient that autograd has made elsewhere goes into the arena."""
+        """Copies a gradient that autograd has put into other memory into the arena."""
         name, parameter = self._named[index]
         gradient, view = parameter.grad, self._views[index]
         assert gradient is not None
@@ -261,11 +265,11 @@ class _Reducer:
         if gradient.data_ptr() != view.data_ptr():
             with torch.no_grad():
                 view.copy_(gradient)
-        # What autograd left may be another view of the same memory.
+        # Autograd may have left another view of the same memory.
         parameter.grad = view
 
     def _finish(self) -> None:
-        """At the end of backward()."""
+        """Called at the end of backward()."""
         missing: list[int] = self.hooks.take_missing()
         left_out = []
         for index in missing:
@@ -299,7 +303,7 @@ def _at_the_end_of_backward(finish: "weakref.WeakMethod[Callable[[], None]]") ->
 
 
 def _call(method: Any, *arguments: Any) -> None:
-    """Calls a weak method, unless its object is gone."""
+    """Calls a weak method, unless its object no longer exists."""
     bound = method()
     if bound is not None:
         bound(*arguments)

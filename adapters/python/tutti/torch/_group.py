@@ -1,4 +1,4 @@
-"""The process group of the tutti backend, and how torch comes to know it."""
+"""The process group of the tutti backend, and its registration with torch."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from ._store import TorchStore, connect
 from ._version import torch_version
 from ._work import wait_for_helpers
 
-# A Python class can be a Backend from torch 2.14 on; before that it stands in for the whole group.
+# A Python class can be a Backend from torch 2.14 on. Before that it takes the place of the whole
+# group.
 _Base: Any = c10d.Backend if torch_version() >= (2, 14) else c10d.ProcessGroup
 
 _live: "weakref.WeakSet[Group]" = weakref.WeakSet()
-# With TORCH_DISTRIBUTED_DEBUG=DETAIL only C++ holds a Backend, and its Python half would be
-# collected. destroy_process_group shuts these down.
+# With TORCH_DISTRIBUTED_DEBUG=DETAIL only C++ holds a Backend, and Python would collect its Python
+# half. destroy_process_group shuts these groups down.
 _held: "set[Group]" = set()
 
 
 class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
-    """One c10d group over a communicator of its own. Any thread, as far as the ranks make the
-    calls of a group in one order. Closing is what the destructor, shutdown(), abort(), the end of the
-    program and destroy_process_group (from torch 2.7 on) do: what waits here gets ClosedError, and
-    the other ranks hear that this one left."""
+    """One c10d group over a communicator of its own. Any thread may use it, as long as all ranks
+    make the calls of a group in one order. The destructor, shutdown(), abort(), the end of the
+    program and destroy_process_group (from torch 2.7 on) close it. Then threads that wait here get
+    ClosedError, and the other ranks learn that this one left."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
         self._group = group
         self._seconds = timeout.total_seconds()
         self._settings = settings
-        # Names are never used twice, so there is no step that could be replayed.
+        # Each name is used once, so no step could be replayed.
         self._comm, self._store = connect(
             store, group, rank, size, self._seconds, {"replay": False, **settings}
         )
@@ -69,12 +70,12 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
 
     @property
     def communicator(self) -> tutti.Communicator:
-        """The one that carries the group's own calls."""
+        """The communicator of the group's own calls."""
         return self._comm
 
     def named_communicator(self) -> tutti.Communicator:
-        """One whose operations have names that come again in every step, so that steps are
-        replayed: for gradients. Made at the first call, by all ranks of the group together."""
+        """Returns a communicator for gradients. Its operations have the same names in every step,
+        so that steps are replayed. All ranks of the group make it together, at the first call."""
         with self._naming:
             if self._is_closed:
                 raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
@@ -87,7 +88,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
                     self._seconds,
                     self._settings,
                 )
-                if self._is_closed:  # meanwhile, by another thread
+                if self._is_closed:  # another thread has closed it meanwhile
                     named.close()
                     raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
                 self._named = named
@@ -95,16 +96,17 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
 
     @property
     def seconds(self) -> float:
-        """How long a call of this group may take."""
+        """The timeout of a call of this group."""
         return self._seconds
 
     def next_model(self) -> int:
-        """A number for each model that the ranks wrap over this group, in one order."""
+        """Returns the number of the next model that the ranks wrap over this group. They wrap
+        models in one order."""
         with self._naming:
             self._models += 1
             return self._models - 1
 
-    # --- what c10d asks ---
+    # --- called by c10d ---
 
     def rank(self) -> int:
         return self._place
@@ -118,8 +120,9 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     getBackendName = name
     _get_backend_name = name
 
-    # What torch asks a ProcessGroup's backends in C++ for, and this one has none: its own name for the group
-    # (2.4), and where tensors may be (async_save of torch's checkpoints).
+    # torch asks a ProcessGroup's C++ backends for the following, and this group has none: torch's
+    # own name for the group (2.4), and the devices of its tensors (async_save of torch's
+    # checkpoints).
     if issubclass(_Base, c10d.ProcessGroup):
         _torchs_name = ""
 
@@ -139,12 +142,12 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             return self
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Rank 0 waits for each rank's word in the store, and tells all who did not come. Nothing
-        is pending afterwards, so the group can go on."""
+        """Rank 0 waits for each rank's message in the store, and announces to all ranks which ones
+        did not come. No operation is pending afterwards, so the group can go on."""
         if isinstance(timeout, c10d.BarrierOptions):
             timeout = timeout.timeout
         seconds = self._seconds if timeout is None else timeout.total_seconds()
-        if seconds < 0:  # torch's word for none
+        if seconds < 0:  # torch's value for no timeout
             seconds = self._seconds
         key = f"tutti/monitored/{self._barriers}"
         self._barriers += 1
@@ -159,7 +162,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             if word != b"all":
                 raise tutti.TimedOutError(f"rank {self._place}: {word.decode()}")
             return
-        # In torch's words, which programs look for.
+        # The text uses torch's words, which programs look for.
         end = time.monotonic() + seconds
         missing = []
         for rank in range(1, self._extent):
@@ -179,7 +182,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             raise tutti.TimedOutError(f"rank 0: {text}")
         self._store.set(f"{key}/verdict", b"all")
 
-    # A receive and a send of a batch begin as they are called and end on their own.
+    # Receives and sends of a batch begin when they are called and end on their own.
     def start_coalescing(self, *_: Any) -> None:
         pass
 
@@ -210,8 +213,8 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
 
     # --- copies ---
 
-    # A group is this process's place among others. A copy of an object that holds the group has the
-    # same place, so it holds the same group.
+    # A group is this process's membership. A copy of an object that holds the group has the same
+    # membership, so it holds the same group.
     def __copy__(self) -> Group:
         return self
 
@@ -219,7 +222,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """In a file it stands for the default group of the process that reads the file."""
+        """Pickles as the default group of the process that reads the file."""
         if not dist.is_initialized() or group_of() is not self:
             raise TypeError(
                 f"rank {self._place}: group {self._group} cannot be pickled, only the default group "
@@ -227,10 +230,10 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             )
         return _default_group, ()
 
-    # --- the end ---
+    # --- closing ---
 
     def close(self, error: Optional[BaseException] = None) -> None:
-        """Twice is fine. Any thread. `error`: see tutti.Communicator.close()."""
+        """May be called twice, and by any thread. `error`: see tutti.Communicator.close()."""
         _held.discard(self)
         self._is_closed = True
         named, self._named = self._named, None
@@ -252,8 +255,8 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def create(options: Any, settings: Any = None) -> Group:
-    """What torch calls for init_process_group and new_group. `pg_options` of these is a dict of
-    Tutti's settings: {"backend": "tcp"}."""
+    """Makes a group. torch calls it for init_process_group and new_group. Their `pg_options` is a
+    dict of Tutti's settings: {"backend": "tcp"}."""
     if settings is not None and not isinstance(settings, dict):
         raise ValueError(
             f"pg_options is {type(settings).__name__}; the tutti backend takes a dict of Tutti's "
@@ -270,7 +273,7 @@ def create(options: Any, settings: Any = None) -> Group:
 
 
 def register() -> None:
-    """Makes init_process_group("tutti") known. Twice is fine."""
+    """Registers the backend for init_process_group("tutti"). It may be called twice."""
     if hasattr(dist.Backend, "TUTTI"):
         return
     if torch_version() >= (2, 0):
@@ -284,7 +287,7 @@ def _default_group() -> Optional[Group]:
 
 
 def group_of(group: Any = None) -> Group:
-    """The Group behind what torch's calls take as `group`; None is the default one."""
+    """Returns the Group behind the `group` argument of torch's calls; None is the default group."""
     if group is None:
         group = dist.distributed_c10d._get_default_group()
     if isinstance(group, Group):
@@ -305,7 +308,7 @@ def group_of(group: Any = None) -> Group:
 
 @atexit.register
 def _close_all() -> None:
-    """Before the interpreter takes the library's callbacks away."""
+    """Closes all groups before the interpreter stops the library's callbacks."""
     error = ending()
     for group in list(_live):
         group.close(error)

@@ -15,9 +15,9 @@ _WIRES = (None, "f16", "bf16")
 
 
 class HookState:
-    """What ddp_hook needs to know: the names of a model's parameters, the group, and how wide
-    gradients travel (`wire`: "f16" or "bf16" instead of 32 bits). All
-    ranks make those of their models in one order."""
+    """The state of ddp_hook: the names of a model's parameters, the group, and the dtype in which
+    gradients are sent (`wire`: "f16" or "bf16" instead of 32 bits). All ranks make the states of
+    their models in one order."""
 
     def __init__(self, module: Any, process_group: Any = None, *, wire: Optional[str] = None) -> None:
         if wire not in _WIRES:
@@ -33,25 +33,27 @@ class HookState:
         return {**self.__dict__, "_number": None, "_buckets": {}}
 
     def own(self, what: str) -> str:
-        """The name of an operation of this model, which other models of the group do not have."""
+        """Returns the name of an operation of this model. Other models of the group have other
+        names."""
         if self._number is None:
             self.group = group_of(self.group)
             self._number = self.group.next_model()
         return owned("model", self._number, what)
 
     def bucket(self, index: int, buffer: Tensor, parameters: Callable[[], list[Tensor]]) -> "_Bucket":
-        """What is to be said of a bucket; the same from step to step, until torch makes others."""
+        """Returns what the hook keeps of a bucket. It is the same from step to step until torch
+        makes other buckets."""
         known = self._buckets.get(index)
-        if known is None or known.buffer is not buffer or buffer.is_cuda:  # whose stream may change
-            if known is not None:  # nothing is kept of buckets that are gone
+        if known is None or known.buffer is not buffer or buffer.is_cuda:  # its stream may change
+            if known is not None:  # buckets that no longer exist are forgotten
                 self._buckets.clear()
             known = self._buckets[index] = _Bucket(self, buffer, parameters())
         return known
 
 
 class _Bucket:
-    """A bucket is one piece of memory, so its gradients travel as one tensor: nothing is looked up,
-    packed and unpacked for each of them."""
+    """A bucket is one block of memory, so its gradients are sent as one tensor. They need not be
+    looked up, packed and unpacked one by one."""
 
     def __init__(self, state: HookState, buffer: Tensor, parameters: list[Tensor]) -> None:
         self.buffer = buffer
@@ -62,15 +64,15 @@ class _Bucket:
         self.wire: Any = state.wire if is_wide else None
 
 
-# DistributedDataParallel looks at the types in this signature themselves, not at their names.
+# DistributedDataParallel checks the types in this signature, so they cannot be strings.
 def ddp_hook(
     state: HookState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[Tensor]:
-    """Averages a bucket's gradients under the names of its first and its last parameter: ranks may
-    come to their buckets in any order, steps that repeat are replayed without a message, and an error
-    or a report of a late rank says which parameters it is about. The last bucket of a pass is waited
-    for here: torch would do nothing else, but with further threads in between."""
+    """Averages a bucket's gradients under the names of its first and last parameter. So ranks may
+    reach their buckets in any order, repeated steps are replayed without negotiation, and an error
+    or a report of a late rank names the parameters. The last bucket of a pass is waited for here,
+    because torch would only wait too, with more threads in between."""
     buffer: Tensor = bucket.buffer()
     if buffer.layout != torch.strided:
         total = state.group.allreduce([buffer], dist.ReduceOp.AVG)
@@ -96,5 +98,5 @@ def _name(state: HookState, parameter: Tensor) -> str:
 
 
 def register_ddp_hook(ddp: Any, *, wire: Optional[str] = None) -> None:
-    """ddp_hook for one of torch's DistributedDataParallel."""
+    """Registers ddp_hook with one of torch's DistributedDataParallel."""
     ddp.register_comm_hook(HookState(ddp.module, ddp.process_group, wire=wire), ddp_hook)

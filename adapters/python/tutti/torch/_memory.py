@@ -1,4 +1,4 @@
-"""Torch's tensors and operators in Tutti's words."""
+"""Conversions of torch's tensors and operators to those of Tutti."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _OPS: dict[str, Any] = {
 }
 
 
-# Operators of c10d that were met, which tell their names slowly.
+# Operators of c10d that were used before. Asking them for their names is slow.
 _met: dict[Any, tuple[Any, float]] = {}
 
 
 def operation(options: Any) -> tuple[Any, float]:
-    """The operator in an options object of c10d (or the operator itself) and what to multiply the
-    inputs by."""
+    """Returns the operator in an options object of c10d (or the operator itself) and the factor by
+    which inputs are multiplied."""
     wanted = getattr(options, "reduceOp", options)
     kind = getattr(wanted, "op", wanted)
     known = _met.get(kind)
     if known is None:
         known = _operation(wanted, kind)
-        if kind != torch.distributed.ReduceOp.PREMUL_SUM:  # whose factors differ
+        if kind != torch.distributed.ReduceOp.PREMUL_SUM:  # its factors differ
             _met[kind] = known
     return known
 
@@ -76,7 +76,8 @@ def _factor(wanted: Any) -> float:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill one piece of memory, in whatever order of dimensions."""
+    """Returns whether the elements fill one block of memory without gaps, in any order of
+    dimensions."""
     if tensor.is_contiguous():
         return True
     extents = sorted((step, extent) for step, extent in zip(tensor.stride(), tensor.shape) if extent != 1)
@@ -89,7 +90,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def check(call: str, tensor: Tensor, what: str = "tensor") -> None:
-    """One line for what no call takes."""
+    """Raises an error of one line for a tensor that no call supports."""
     if tensor.layout != torch.strided:
         raise ValueError(f"{call}: {what} is {tensor.layout}; only all_reduce takes sparse tensors")
     if tensor.device.type not in ("cpu", "cuda"):
@@ -104,13 +105,13 @@ def check(call: str, tensor: Tensor, what: str = "tensor") -> None:
 
 
 def memory(tensor: Tensor, shape: Optional[Sequence[int]] = None) -> tutti.Memory:
-    """The memory of a contiguous tensor with its own dtype, seen as one row of elements unless a
-    shape is given."""
+    """Returns the memory of a contiguous tensor with its own dtype. Its shape is one row of
+    elements unless a shape is given."""
     return _memory(tensor, word_of(tensor.dtype), (tensor.numel(),) if shape is None else shape)
 
 
 def word_of(dtype: torch.dtype) -> Any:
-    """Tutti's word for a dtype that it can reduce."""
+    """Returns Tutti's name of a dtype that it can reduce."""
     word = _DTYPES.get(dtype)
     if word is None:
         raise ValueError(f"tensors of {dtype} can be moved but not reduced")
@@ -118,26 +119,28 @@ def word_of(dtype: torch.dtype) -> Any:
 
 
 def raw_memory(tensor: Tensor) -> tutti.Memory:
-    """The same for operations that only move data: what Tutti has no word for (complex, float8)
-    travels as bytes."""
+    """The same for operations that only move data. Dtypes that Tutti does not have (complex,
+    float8) are sent as bytes."""
     return _memory(tensor, _DTYPES.get(tensor.dtype, "raw"), (tensor.numel() * unit_of(tensor),))
 
 
 def _has_word(dtype: torch.dtype) -> bool:
-    """DLPack of torch 1.13 knows no bool, and Tutti no complex numbers: those move as bytes."""
+    """Returns whether rows can be sent with their own dtype; others are sent as bytes. DLPack of
+    torch 1.13 has no bool, and Tutti has no complex numbers."""
     return dtype in _DTYPES and dtype != torch.bool
 
 
 def memory_of_rows(tensor: Tensor) -> tutti.Memory:
-    """The same with its shape, for operations whose ranks may have different numbers of rows."""
+    """The same with the tensor's shape, for operations whose ranks may have different numbers of
+    rows."""
     if _has_word(tensor.dtype):
         return _memory(tensor, word_of(tensor.dtype), tuple(tensor.shape))
     return _memory(tensor, "raw", (*tensor.shape, tensor.element_size()))
 
 
 def rows_from(result: tutti.Tensor, like: Tensor) -> Tensor:
-    """A tensor over a result of such an operation in the library's memory, with the rows of
-    `like`."""
+    """Returns a tensor over the result of such an operation in the library's memory, with rows of
+    the shape of those of `like`."""
     shape = (result.shape[0], *like.shape[1:])
     if 0 in shape:
         return like.new_empty(shape)
@@ -148,7 +151,8 @@ def rows_from(result: tutti.Tensor, like: Tensor) -> Tensor:
 
 
 def fetch(result: tutti.Tensor, target: Tensor) -> None:
-    """A result in the library's memory into a contiguous tensor of as many bytes."""
+    """Copies a result in the library's memory into a contiguous tensor with the same number of
+    bytes."""
     if target.numel() == 0:
         return
     came = torch.utils.dlpack.from_dlpack(result).reshape(-1)
@@ -157,7 +161,7 @@ def fetch(result: tutti.Tensor, target: Tensor) -> None:
 
 
 def unit_of(tensor: Tensor) -> int:
-    """As how many elements one of this tensor's travels."""
+    """Returns the number of elements that are sent for one element of this tensor."""
     return 1 if tensor.dtype in _DTYPES else tensor.element_size()
 
 
@@ -177,11 +181,11 @@ def _memory(tensor: Tensor, word: Any, shape: Sequence[int]) -> tutti.Memory:
 
 
 def in_place(call: str, tensor: Tensor) -> tuple[Tensor, Optional[Callable[[], None]]]:
-    """A contiguous tensor to work on instead of the caller's, and how its result comes back.
-    Elements travel in row-major order, whatever the strides on each rank are."""
+    """Returns a contiguous tensor to use instead of the caller's, and a function that copies its
+    result back. Elements are sent in row-major order, whatever the strides on each rank are."""
     if tensor.layout != torch.strided or not tensor.is_cpu or not tensor.is_contiguous():
-        check(call, tensor)  # nearly none
-    tensor = tensor.detach()  # which keeps the memory, though the caller's may get another
+        check(call, tensor)  # hardly any tensor gets here
+    tensor = tensor.detach()  # keeps the memory, even if the caller's tensor gets another
     if tensor.is_contiguous():
         return tensor, None
     copy = tensor.contiguous()
@@ -194,13 +198,14 @@ def _copy(target: Tensor, source: Tensor) -> None:
 
 
 def as_input(call: str, tensor: Tensor) -> Tensor:
-    """A contiguous tensor with the same elements, only to be read."""
+    """Returns a contiguous tensor with the same elements, which is only read."""
     check(call, tensor, "input")
     return tensor.detach().contiguous()
 
 
 def single(call: str, tensors: Any) -> Tensor:
-    """The one tensor of a list: torch's calls for several devices in one process are not served."""
+    """Returns the only tensor of a list. torch's calls for several devices in one process are not
+    supported."""
     if isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
@@ -213,8 +218,8 @@ def single(call: str, tensors: Any) -> Tensor:
 
 
 class Parts:
-    """Several tensors one after another in one flat tensor: the inputs of a call that deals them
-    over the ranks, or its outputs, which are filled from it."""
+    """Several tensors one after another in one flat tensor. They are the inputs of a call that
+    deals them to the ranks, or its outputs, which are filled from it."""
 
     def __init__(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> None:
         for index, tensor in enumerate(tensors):
@@ -236,7 +241,8 @@ class Parts:
             self.flat = torch.empty(sum(self.counts), dtype=like.dtype, device=like.device)
 
     def _neighbours(self) -> Optional[Tensor]:
-        """The tensors' own memory, if they lie one behind the other, as torch.chunk leaves them."""
+        """Returns the tensors' own memory if they are one after another in it, as torch.chunk
+        leaves them."""
         first = self._tensors[0]
         address = first.data_ptr()
         for tensor in self._tensors:
@@ -248,11 +254,11 @@ class Parts:
         return first.as_strided((sum(self.counts),), (1,))
 
     def splits(self) -> list[int]:
-        """Elements of each tensor, as many as raw_memory() counts."""
+        """Returns the number of elements of each tensor, as raw_memory() counts them."""
         return [count * unit_of(self.flat) for count in self.counts]
 
     def hand_out(self) -> None:
-        """Copies what came into the caller's tensors."""
+        """Copies the received elements into the caller's tensors."""
         if self._aliased is not None:
             return
         begin = 0
@@ -268,7 +274,8 @@ def _storage_address(tensor: Tensor) -> int:
 
 
 def seconds_of(timeout: Any, default: float) -> float:
-    """A c10d timeout: none and what is not positive stand for the group's own."""
+    """Returns the seconds of a c10d timeout. No timeout, or one that is not positive, means the
+    group's own."""
     if timeout is None:
         return default
     seconds = float(timeout.total_seconds())

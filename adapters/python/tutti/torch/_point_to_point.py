@@ -32,7 +32,7 @@ class PointToPoint:
         self._sends: dict[tuple[int, int], _Line] = {}  # by target and tag
         self._receives: dict[int, _Line] = {}  # by tag
         self._most_lines = _MOST_LINES
-        self._messages = threading.RLock()  # of both, and of what stands in all lines
+        self._messages = threading.RLock()  # guards both, and the contents of all lines
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = single("send", tensors)
@@ -84,7 +84,7 @@ class PointToPoint:
 
 
 class _Message:
-    """A send or a receive that stands in a line."""
+    """A send or a receive in a line."""
 
     def __init__(self, peer: int, name: str, begin: Callable[[], tutti.Work]) -> None:
         self.peer = peer
@@ -97,10 +97,10 @@ class _Message:
 
 class _Line:
     """The sends to one rank with one tag, or the receives of one tag, in the order of their calls.
-    Between two ranks a name can be under way only once, and the call that came first gets the first
-    message that fits. So a message begins when no earlier one could take what belongs to it. A
-    receive from any rank begins when all earlier receives have begun, since one of them may be for
-    the same sender."""
+    Between two ranks a name can be pending only once, and the first call gets the first message
+    that fits. So a message begins when no earlier message could take its match. A receive from any
+    rank begins when all earlier receives have begun, because one of them may be for the same
+    sender."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
@@ -126,7 +126,7 @@ class _Line:
 
     def drop(self, message: _Message) -> None:
         """Forgets a message that is over, so that its tensor is released. The thread that saw its
-        end begins the next message at once, and does not wait for the library's thread."""
+        end begins the next message at once and does not wait for the library's thread."""
         with self._lock:
             if message in self._messages:
                 self._messages.remove(message)
@@ -168,7 +168,7 @@ class _Line:
                 message.posted = None
                 try:
                     message.work = message.begin()
-                except Exception as error:  # nothing can begin any more, or not with this tensor
+                except Exception as error:  # nothing can begin any more, or this tensor is refused
                     posted.fail(error)
                     continue
                 posted.begin(message.work)

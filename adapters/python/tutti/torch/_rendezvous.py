@@ -1,5 +1,5 @@
-"""init_process_group without torchrun's variables: under tutti-run, mpirun or srun the ranks meet as
-Tutti's do, and rank 0 serves torch's store."""
+"""init_process_group without torchrun's variables. Under tutti-run, mpirun or srun the ranks find
+each other as Tutti's do, and rank 0 serves torch's store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from urllib.parse import urlparse
 import tutti
 from torch._C import _distributed_c10d as c10d
 
-# What launchers say of a rank, beside torchrun.
+# Variables by which launchers other than torchrun give a rank its number.
 _LAUNCHERS = ("TUTTI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _TIMEOUT = datetime.timedelta(minutes=30)
-_ELSEWHERE = "192.0.2.1"  # no host's (RFC 5737): the way to it is the way out
+_ELSEWHERE = "192.0.2.1"  # the address of no host (RFC 5737); its route is the default route
 
 
 def _meet(
@@ -41,8 +41,9 @@ def _meet(
 
 
 def _own_address() -> str:
-    """Of this host, as others reach it: on the way to the launcher's store if that is elsewhere,
-    else by its name, which on Debian often stands for 127.0.1.1, else on the way out."""
+    """Returns the address of this host by which others reach it. The first choice is the address on
+    the route to the launcher's store, if that is on another host. The second is the address of the
+    host's name, which on Debian often is 127.0.1.1. The last is that of the default route."""
     launcher = urlparse(os.environ.get("TUTTI_STORE", ""))
     name = socket.gethostname()
     found = []
@@ -69,8 +70,8 @@ def _address_towards(host: str, port: int) -> list[str]:
 
 
 def register() -> None:
-    """Makes tutti:// known, and env:// fall back to it where RANK is not set but a launcher is
-    there. Twice is fine."""
+    """Registers tutti://, and makes env:// fall back to it if RANK is not set but a launcher's
+    variable is. It may be called twice."""
     rendezvous = sys.modules["torch.distributed.rendezvous"]
     handlers = rendezvous._rendezvous_handlers
     if "tutti" in handlers:

@@ -1,4 +1,5 @@
-"""Where the ranks of a torch group meet: torch's own store, which every rank has reached already."""
+"""The store through which the ranks of a torch group find each other: torch's own, which every rank
+has reached already."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ import tutti
 
 _SECRET_VARIABLES = ("TUTTI_SECRET", "TUTTI_SECRET_FD")
 _LOCK_SECONDS = 10.0
-_DELETED = b"0"  # to which an add may follow
-_LONGEST_TIMEOUT = 1e7  # seconds, of the settings
+_DELETED = b"0"  # an add may follow it
+_LONGEST_TIMEOUT = 1e7  # in seconds, of the settings
 
 
 class TorchStore(tutti.Store):
-    """Tutti's view of a c10d store, made of torch's set, get and add alone: get waits for its key,
-    and compare_set makes Python objects without holding the GIL (torch 1.13), which corrupts a
-    program with several threads. So a counter beside each key says whether it is there, and another
-    one is the lock of who compares. What is deleted stays as a value of one byte, so that a get that
-    has just seen the counter does not wait for a key that went."""
+    """A Tutti store over a c10d store. It uses only torch's set, get and add. torch's get waits for
+    its key, and its compare_set makes Python objects without holding the GIL (torch 1.13), which
+    corrupts a program with several threads. So a counter beside each key says whether the key
+    exists, and another counter is a lock for compare_set. A deleted key keeps a value of one byte,
+    so that a get that has just read the counter does not wait for it."""
 
     def __init__(self, store: Any) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ class TorchStore(tutti.Store):
         if self._store.add(_mark(key), 0) <= 0:
             return None
         value = bytes(self._store.get(key))
-        # Deleted in between, or a counter that stands at nothing.
+        # The key was deleted in between, or it is a counter at 0 that does not exist.
         if value == _DELETED and self._store.add(_mark(key), 0) <= 0:
             return None
         return value
@@ -47,7 +48,7 @@ class TorchStore(tutti.Store):
 
     def compare_set(self, key: str, expected: Optional[bytes], desired: bytes) -> bytes:
         now = self.get(key)
-        if now != expected:  # as for all but the first of many ranks, who need no lock for it
+        if now != expected:  # true for all but the first of many ranks, which need no lock then
             return b"" if now is None else now
         lock = f"{key} (lock)"
         end = time.monotonic() + _LOCK_SECONDS
@@ -56,7 +57,8 @@ class TorchStore(tutti.Store):
             self._store.add(lock, -1)
             if time.monotonic() > end:
                 raise RuntimeError(f"key {key} is locked for {_LOCK_SECONDS:g} s; a rank has died")
-            # At random, and ever longer: of many that add and take back in step none would be first.
+            # The pause is random and grows. Ranks that add and take back in the same rhythm would
+            # never succeed.
             time.sleep(pause * random.random())
             pause = min(2 * pause, 0.1)
         try:
@@ -69,8 +71,8 @@ class TorchStore(tutti.Store):
             self._store.add(lock, -1)
 
     def wait(self, key: str, seconds: float) -> Optional[bytes]:
-        # By looking: a wait of torch's holds the store's only connection, and other threads of this
-        # rank would wait behind it.
+        # This polls, because a wait of torch's holds the store's only connection, and other threads
+        # of this rank would wait for it.
         end = time.monotonic() + seconds
         pause = 0.0005
         while True:
@@ -94,10 +96,10 @@ def _mark(key: str) -> str:
 def connect(
     store: Any, group: str, rank: int, size: int, seconds: float, settings: dict[str, Any]
 ) -> tuple[tutti.Communicator, TorchStore]:
-    """A communicator of the ranks that share this store, and the part of the store that is its own;
-    every one of them calls this. Groups of one name come one after another, each under a number of
-    its own, so that a program may destroy a group and make it anew. Each rank counts for itself: a
-    rank that failed to join and tries again moves no other rank's number."""
+    """Returns a communicator of the ranks that share this store, and the communicator's part of the
+    store. Every one of these ranks calls it. Groups of the same name follow one another, each under
+    its own number, so that a program may destroy a group and make it again. Each rank counts for
+    itself: a rank that failed to join and tries again does not change another rank's number."""
     count = int(store.add(f"tutti/joined/{rank}", 1))
     place = TorchStore(_prefixed(store, f"tutti/{count - 1}"))
     settings = dict(settings)
@@ -115,8 +117,8 @@ def _prefixed(store: Any, prefix: str) -> Any:
 def _agree_on_secret(
     place: TorchStore, group: str, rank: int, seconds: float, settings: dict[str, Any]
 ) -> None:
-    """Rank 0 says which secret lets a rank join: the one in the environment, or one that it makes
-    and that travels over torch's store."""
+    """Rank 0 decides which secret lets a rank join: the one in the environment, or one that it
+    makes and sends through torch's store."""
     has_own = "secret" in settings or any(name in os.environ for name in _SECRET_VARIABLES)
     if rank == 0:
         place.set("secret", b"own" if has_own else secrets.token_hex(16).encode())

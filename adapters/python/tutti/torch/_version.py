@@ -1,4 +1,4 @@
-"""Which torch this is."""
+"""The version of torch."""
 
 import torch
 
@@ -6,7 +6,8 @@ _OLDEST = (1, 13)
 
 
 def torch_version() -> tuple[int, int]:
-    """(2, 15). Debian's torch calls itself 1.13.0a0, so only the first two numbers mean much."""
+    """Returns the version, such as (2, 15). Debian's torch has the version 1.13.0a0, so only the
+    first two numbers are reliable."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 

@@ -14,8 +14,8 @@ from torch._C import _distributed_c10d as c10d
 
 from ._version import torch_version
 
-# For so long a Future of no more bytes is waited for where it is asked for: whoever waits drives the
-# operation, and a Future that ends later is ended by one thread behind another.
+# get_future() waits this long for an operation of at most this many bytes. The waiting thread
+# drives the operation, while a Future that ends later needs two more threads in sequence.
 SHORT_BYTES = 1 << 20
 _SHORT_SECONDS = 0.0002
 
@@ -23,9 +23,9 @@ _NO_TIMEOUT: Any = getattr(c10d, "_DEFAULT_NO_TIMEOUT", None)
 
 
 class _Helpers:
-    """Threads that end Futures, because what hangs on a Future may wait for further operations, and
-    those would never end if it did so on the thread that tells of them. A task gets an idle thread
-    or a new one, so none waits for another."""
+    """Threads that end Futures. Callbacks of a Future may wait for further operations. Those would
+    never end if the callbacks ran on the library's callback thread. A task gets an idle thread or a
+    new one, so no task waits for another."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -43,8 +43,8 @@ class _Helpers:
         threading.Thread(target=self._serve, name="tutti.torch", daemon=True).start()
 
     def finish(self, seconds: float) -> None:
-        """At the program's end: a thread that comes back from C++ after Python is gone ends the
-        process badly."""
+        """Waits for the tasks at the program's end. A thread that returns from C++ after Python has
+        ended crashes the process."""
         with self._lock:
             self._lock.wait_for(lambda: self._busy == 0, seconds)
 
@@ -66,12 +66,12 @@ _helpers = _Helpers()
 
 
 class _Deadlines:
-    """One thread that ends the Futures whose time is over: who waits for a Future of torch's gives
-    it no time."""
+    """One thread that ends the Futures whose timeout has passed, because waiting for a torch Future
+    has no timeout."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._ends: dict[Work, float] = {}  # of those that are not over
+        self._ends: dict[Work, float] = {}  # of Futures that are not over
         self._is_watched = False
 
     def add(self, work: Work, seconds: float) -> None:
@@ -106,7 +106,7 @@ _deadlines = _Deadlines()
 
 
 def _after_fork() -> None:
-    """A forked child has none of its parent's threads."""
+    """Resets the state, because a forked child has none of its parent's threads."""
     _helpers.__init__()  # type: ignore[misc]
     _deadlines.__init__()  # type: ignore[misc]
     _keeping.__init__()
@@ -116,12 +116,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Work(c10d.Work):
-    """One call of c10d: the operations of Tutti that carry it, and what is left to be done here
-    once they are over, which is to copy into the caller's tensors where these are not one piece of
-    memory. Any thread may call anything; `finish` runs once, under the lock.
+    """One call of c10d: its operations of Tutti, and the work that is left when they are over,
+    which is to copy into those of the caller's tensors that are not one block of memory. Any thread
+    may call any method. `finish` runs once, under the lock.
 
-    Until torch 2.7 C++ keeps only its own half of a Python Work. The other half would be collected
-    while C++ waits for it, so it stays in a table until it was waited for."""
+    Before torch 2.7, C++ keeps only its own half of a Python Work. Python would collect the other
+    half while C++ waits for it, so a table keeps it until it was waited for."""
 
     _has_begun = True  # false: it gets its operations later
 
@@ -131,7 +131,7 @@ class Work(c10d.Work):
         outputs: Any,
         seconds: float,
         finish: Optional[Callable[[], None]] = None,
-        source: Optional[int] = -1,  # None: the operation tells it
+        source: Optional[int] = -1,  # None: the operation knows it
         is_short: bool = False,
     ) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Work(c10d.Work):
         if _must_be_kept:
             _keep(self)
 
-    # --- what c10d calls ---
+    # --- called by c10d ---
 
     def wait(self, timeout: Any = _NO_TIMEOUT) -> bool:
         if not self._is_over:
@@ -204,8 +204,8 @@ class Work(c10d.Work):
                 _let_go(self)
                 return self._future
             self._end: Any = torch.futures.Future()
-            # C++ hears of an error only if it is raised behind another Future; set_exception would
-            # be a value to it.
+            # C++ recognizes an error only if it is raised in a callback of another Future. An error
+            # of set_exception would be a value to it.
             self._future = self._end.then(self._value)
             works = self._works
             self._left = len(works)
@@ -214,29 +214,29 @@ class Work(c10d.Work):
             self._end_future(self._error)
         else:
             _deadlines.add(self, self._seconds)
-        # The last of them ends the Future: whoever waits for that drives nothing.
+        # The last one ends the Future. A thread that waits for a Future drives no operation.
         for work in works:
             work.add_done_callback(self._one_is_done)
         _let_go(self)
         return self._future
 
     def future_of(self, value: Any) -> Any:
-        """A Future of something else than the outputs."""
+        """Returns a Future of another value than the outputs."""
         self._outputs = value
         return self.get_future()
 
-    # C++ looks these up by its own names.
+    # C++ calls the methods by these names.
     isCompleted = is_completed
     isSuccess = is_success
     getFuture = get_future
 
-    # --- inside ---
+    # --- internals ---
 
     def _wait_a_moment(self) -> None:
         try:
             for work in self._works:
                 work.wait(_SHORT_SECONDS)
-        except tutti.Error:  # not over yet, or failed, which the Future tells
+        except tutti.Error:  # not over yet, or failed; the Future reports that
             pass
         self.is_completed()
 
@@ -295,7 +295,7 @@ class Work(c10d.Work):
         _helpers.run(lambda: self._end_future(self._error))
 
     def _timed_out(self, seconds: float) -> tutti.TimedOutError:
-        """The operation goes on, and wait() may be called for it again."""
+        """Returns the error of a wait. The operation goes on, and wait() may be called again."""
         of = "the timeout of its group" if seconds == self._seconds else "this wait's timeout"
         return tutti.TimedOutError(
             f"{self._names()} was not over within {seconds:g} s, {of}; see which rank did not come, or give "
@@ -306,12 +306,12 @@ class Work(c10d.Work):
         return ", ".join(f'"{work.name}"' for work in self._works)
 
     def _give_up_future(self) -> None:
-        """The Future is over."""
+        """Ends the Future because its timeout has passed."""
         error = self._timed_out(self._seconds)
         _helpers.run(lambda: self._end_future(error))
 
     def _end_future(self, error: Optional[BaseException]) -> None:
-        """Once, with the first of an end and a timeout."""
+        """Ends the Future once, by the end of the operation or by a timeout, whichever is first."""
         with self._lock:
             if self._future_is_over:
                 return
@@ -326,7 +326,7 @@ class Work(c10d.Work):
 
 
 def _places(outputs: Any) -> list[int]:
-    """Where a call's tensors lie: of what is one list of strided tensors."""
+    """Returns the addresses of a call's tensors, if its outputs are a list of strided tensors."""
     if not isinstance(outputs, list):
         return []
     return [
@@ -341,7 +341,7 @@ wait_for_helpers = _helpers.finish
 _must_be_kept = torch_version() < (2, 7)
 _keeping = threading.RLock()
 _kept: dict[int, Work] = {}  # oldest first; under _keeping
-_MOST_KEPT = 20_000  # of Works that nobody ever waits for
+_MOST_KEPT = 20_000  # Works that are never waited for
 
 
 def _keep(work: Work) -> None:
@@ -358,7 +358,7 @@ def _let_go(work: Work) -> None:
 
 
 def together(works: Sequence[Work], outputs: Any, seconds: float) -> Work:
-    """One Work for several."""
+    """Returns one Work for several."""
     operations: list[tutti.Work] = []
     for work in works:
         operations += work._works

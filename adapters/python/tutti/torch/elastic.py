@@ -1,5 +1,5 @@
-"""Training that goes on when ranks are lost, as far as Communicator.shrink() carries: the survivors
-go on from the last commit. A rank that is lost is not replaced, and none is added."""
+"""Training that continues after the loss of ranks, as far as Communicator.shrink() allows: the
+survivors continue from the last commit. A lost rank is not replaced, and no rank is added."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ T = TypeVar("T")
 
 
 class State:
-    """What must be the same on all ranks, and how it is kept. A program may derive its own."""
+    """State that must be the same on all ranks, and how it is kept. A program may derive its own
+    class."""
 
     def __init__(self, **_: Any) -> None:
         self._reset_callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Called when ranks have been lost: size() is another one then, and a rate may depend on
-        it."""
+        """Registers functions that are called after ranks were lost. size() has changed then, and a
+        learning rate may depend on it."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -43,15 +44,15 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: Any = None, update_res: Any = None) -> None:
-        """Nobody calls it: hosts are what the launcher said."""
+        """Never called, because the launcher determines the hosts."""
 
     def commit(self) -> None:
-        """What restore() goes back to."""
+        """Saves the state to which restore() returns."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Never raises, since no host is added."""
+        """Never raises, because no host is added."""
 
     def save(self) -> None:
         raise NotImplementedError
@@ -81,15 +82,15 @@ class ObjectState(State):
         self.__dict__.update(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        """All ranks get rank 0's, which are saved then."""
+        """Gives all ranks rank 0's values and saves them."""
         values = {name: getattr(self, name) for name in self._saved}
         self.__dict__.update(broadcast_object(values, 0, "elastic.values"))
         ObjectState.save(self)
 
 
 class TorchState(ObjectState):
-    """A model, an optimizer and samplers beside plain values. Whatever has a state_dict() and is
-    given by name is kept as well."""
+    """A model, an optimizer and samplers beside plain values. Any other named value that has a
+    state_dict() is kept as well."""
 
     def __init__(self, model: Any = None, optimizer: Any = None, **values: Any) -> None:
         kept = {name: value for name, value in values.items() if hasattr(value, "state_dict")}
@@ -137,8 +138,8 @@ class TorchState(ObjectState):
 
 
 class ElasticSampler(Sampler):  # type: ignore[type-arg]
-    """Deals the rows of a data set that have not been trained on in this epoch to the ranks that
-    are there."""
+    """Deals the rows of a data set on which no rank has trained in this epoch to the ranks that
+    exist now."""
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
@@ -147,13 +148,13 @@ class ElasticSampler(Sampler):  # type: ignore[type-arg]
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """At the end of an epoch: all rows are there again."""
+        """Begins an epoch with all rows. Call it at the end of an epoch."""
         self.epoch = epoch
         self.processed_indices = set()
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """This rank has trained on its batch of this number."""
+        """Records that this rank has trained on its batch of this number."""
         self.record_indices(self.get_indices(batch_idx, batch_size))
 
     def record_indices(self, indices: Iterable[int]) -> None:
@@ -172,7 +173,7 @@ class ElasticSampler(Sampler):  # type: ignore[type-arg]
         self.reset()
 
     def sync(self, name: Optional[str] = None) -> None:
-        """What any rank has trained on is done for all."""
+        """Marks the rows on which any rank has trained as done on all ranks."""
         states = allgather_object(self.state_dict(), name)
         done: set[int] = set()
         for state in states:
@@ -189,7 +190,7 @@ class ElasticSampler(Sampler):  # type: ignore[type-arg]
         everyone = list(self.remaining_indices)
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(everyone)
-        # Some come twice, so that all ranks have equally many.
+        # Some rows are dealt twice, so that all ranks have equal numbers.
         while everyone and len(everyone) < self.total_size:
             everyone += everyone[: self.total_size - len(everyone)]
         self.indices = everyone[self.rank : self.total_size : self.num_replicas]
@@ -202,8 +203,8 @@ class ElasticSampler(Sampler):  # type: ignore[type-arg]
 
 
 def run(function: Callable[..., T]) -> Callable[..., T]:
-    """Decorates function(state, ...): after a loss the survivors restore the state, form a smaller
-    world and call it again. tutti-run must let them live: `tutti-run --keep-going`, or
+    """Decorates function(state, ...). After a loss the survivors restore the state, form a smaller
+    world and call the function again. tutti-run must let them live: `tutti-run --keep-going`, or
     `python -m tutti.horovodrun --min-np N`."""
 
     @functools.wraps(function)
@@ -214,7 +215,7 @@ def run(function: Callable[..., T]) -> Callable[..., T]:
                 return function(state, *arguments, **named)
             except HorovodInternalError as error:
                 if not isinstance(error.__cause__, tutti.PeerError):
-                    raise  # nobody was lost: it would come again
+                    raise  # no rank was lost, so the error would repeat
                 _go_on_without_the_lost()
                 state.restore()
             except HostsUpdatedInterrupt:

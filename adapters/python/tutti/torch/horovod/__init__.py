@@ -1,7 +1,8 @@
 """Horovod's API for PyTorch: `import tutti.torch as hvd` instead of `import horovod.torch as hvd`.
 
-Names, defaults and kinds of errors are Horovod's; where the two differ in what a call does, such as
-averages after join(), Horovod's way holds here. docs/pytorch.md says what cannot be had."""
+Names, defaults and kinds of errors are Horovod's. If a call behaves differently in Tutti and
+Horovod, such as averages after join(), it behaves here as in Horovod. docs/pytorch.md lists what is
+not supported."""
 
 from ._blocking import (
     allgather,

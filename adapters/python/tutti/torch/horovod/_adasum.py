@@ -1,8 +1,8 @@
-"""Adasum: gradients that point the same way are averaged, those at right angles are added up.
+"""Adasum: parallel gradients are averaged, and orthogonal ones are added up.
 
 Maleki et al., "Scaling Distributed Training with Adaptive Summation" (2020), for any number of
-ranks: halves are combined with halves, the lower one larger where they are not equal, as the C++
-library does (adapters/exchange/adasum.h)."""
+ranks. The ranks are halved recursively and the halves are combined. If the halves differ, the lower
+one is larger, as in the C++ library (adapters/exchange/adasum.h)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _SHORTEST = math.sqrt(torch.finfo(torch.float64).tiny)
 
 
 def combine(parts: Sequence[Tensor]) -> Tensor:
-    """One float64 vector of all ranks' float64 vectors. The same bits on every rank."""
+    """Combines all ranks' float64 vectors into one float64 vector, with the same bits on every
+    rank."""
     if len(parts) == 1:
         return parts[0]
     middle = (len(parts) + 1) // 2
@@ -26,5 +27,5 @@ def combine(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _share(both: float, own: float) -> float:
-    """How much is left of a vector; all of it where it is too short to divide by."""
+    """Returns the factor of a vector. It is 1 if the vector is too short to divide by."""
     return 1.0 if own < _SHORTEST else 1.0 - both / (2 * own)

@@ -1,4 +1,4 @@
-"""The same operations, waited for; those that leave their input alone can be differentiated."""
+"""The blocking operations. Those that do not change their input can be differentiated."""
 
 # mypy: disable-error-code="override"
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _of_gradient(name: Optional[str]) -> Optional[str]:
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: Any, how: Any, *tensors: Any) -> Any:
-        # The asynchronous call checks its arguments once the operation has its number.
+        # The asynchronous call checks its arguments after the operation has its number.
         average, *rest = how
         ctx.name, ctx.how = name, how
         if len(tensors) == 1:
@@ -78,7 +78,7 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any, _: Any) -> Any:
         back, _ = alltoall(gradient.contiguous(), ctx.received, _of_gradient(ctx.name), ctx.set)
-        if back.shape[0] < ctx.shape[0]:  # rows that went nowhere
+        if back.shape[0] < ctx.shape[0]:  # rows that were sent to no rank
             back = torch.cat([back, back.new_zeros(ctx.shape[0] - back.shape[0], *ctx.shape[1:])])
         return None, None, None, back
 
@@ -201,7 +201,7 @@ def alltoall(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The rows that came; with splits also how many came from each rank."""
+    """Returns the received rows, and, if splits are given, also their numbers by rank."""
     output, received = _Alltoall.apply(name, splits, process_set, tensor)
     return output if splits is None else (output, received)
 

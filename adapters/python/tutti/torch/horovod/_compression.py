@@ -1,4 +1,4 @@
-"""What gradients are made into before they travel."""
+"""Conversions of gradients before they are sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class Compressor:
-    """A compressor of a program's own derives from this; both calls are made on the class."""
+    """The base class of a program's own compressor. Both functions are called on the class."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """What travels, and what decompress() needs to know."""
+        """Returns the tensor to send, and the context for decompress()."""
         raise NotImplementedError
 
     @staticmethod
@@ -32,7 +32,7 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Floating-point numbers travel as float16; others are left alone."""
+    """Sends floating-point numbers as float16, and other dtypes unchanged."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, Any]:

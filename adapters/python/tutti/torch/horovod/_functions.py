@@ -1,5 +1,5 @@
-"""What a program does once before it trains: parameters, optimizer states and objects of one rank
-for all."""
+"""Calls that a program makes once before it trains. They give one rank's parameters, optimizer
+state and objects to all ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ except ImportError:
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """In place. `params`: model.state_dict(), or a list of tensors or of (name, tensor)."""
+    """Broadcasts in place. `params` is model.state_dict(), or a list of tensors or of (name,
+    tensor)."""
     if isinstance(params, dict):
         pairs = sorted(params.items())
     elif isinstance(params, list):
@@ -52,7 +53,7 @@ def _broadcast_all(pairs: Any, root_rank: int) -> None:
 
 
 class _Place:
-    """Stands for a tensor in the skeleton of a state."""
+    """Takes the place of a tensor in the skeleton of a state."""
 
     def __init__(self, index: int, tensor: Tensor) -> None:
         self.index, self.shape, self.dtype = index, tuple(tensor.shape), tensor.dtype
@@ -91,8 +92,8 @@ def _places(value: Any) -> list[_Place]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None
 ) -> None:
-    """Every rank's optimizer gets the state and the options of the root's. The others' need not
-    have a state yet: no step is made to get one, so `model` is of no consequence."""
+    """Gives every rank's optimizer the state and options of the root's. The other ranks' optimizers
+    need not have a state yet, and no step is made to create one, so `model` has no effect."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: the state of L-BFGS cannot be broadcast")
     tensors: list[Tensor] = []
@@ -114,7 +115,7 @@ def broadcast_object(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object; by cloudpickle where that is installed."""
+    """Returns the root's object. It is sent by cloudpickle if that is installed."""
     comm, known = members(process_set)
     root = place_of(root_rank, process_set)
     full = known.name("object", name)
@@ -124,7 +125,7 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The objects of all ranks, in order."""
+    """Returns the objects of all ranks in order."""
     comm, known = members(process_set)
     full = known.name("objects", name)
     return list(_waited(lambda: comm.allgather_object(full, obj, pickler=_pickle)))

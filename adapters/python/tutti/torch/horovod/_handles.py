@@ -1,4 +1,4 @@
-"""Operations that are under way, by their numbers."""
+"""Operations under way, by their handles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._world import HorovodInternalError
 
 
 class Pending:
-    """Works, and what makes the caller's value of them once they are over."""
+    """Works, and the function that makes the caller's result when they are over."""
 
     def __init__(self, works: Sequence[tutti.Work], finish: Callable[[], Any]) -> None:
         self.works = works
@@ -32,7 +32,7 @@ def handle_of(works: Sequence[tutti.Work], finish: Callable[[], Any]) -> int:
 
 
 def giving(handle: int, value: Any) -> int:
-    """The caller's own tensor is what synchronize() gives of what is done in place."""
+    """Makes synchronize() return the caller's own tensor, for an operation in place."""
     pending = _pending[handle]
     finish = pending.finish
 
@@ -45,7 +45,7 @@ def giving(handle: int, value: Any) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Whether synchronize() would not wait."""
+    """Returns whether synchronize() would return without waiting."""
     pending = _pending.get(handle)
     if pending is None:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
@@ -53,14 +53,15 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: Optional[int]) -> Any:
-    """Waits for the operation and gives its result; a handle is good for one call. None for one
-    that is not known. HorovodInternalError if the operation failed."""
+    """Waits for the operation and returns its result. A handle can be used once; returns None for
+    an unknown one. Raises HorovodInternalError if the operation failed."""
     with _lock:
         pending = _pending.pop(handle, None)  # type: ignore[arg-type]
     if pending is None:
         return None
 
-    # All are over before the first error is told: the memory of each is then free.
+    # All operations must be over before the first error is raised, because then the memory of each
+    # is free.
     error: Optional[tutti.Error] = None
     for work in pending.works:
         try:

@@ -1,4 +1,4 @@
-"""The asynchronous operations: each gives a handle for synchronize()."""
+"""The asynchronous operations. Each returns a handle for synchronize()."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS: dict[int, Any] = {Average: "sum", Sum: "sum", Min: "min", Max: "max", Pr
 
 
 def operator_of(op: Optional[int], average: Optional[bool]) -> int:
-    """`average` is the older way to say op."""
+    """Returns the operator. `average` is the older way to give op."""
     if average is not None:
         if op is not None:
             raise ValueError("op and average say the same: give op only")
@@ -39,9 +39,9 @@ def operator_of(op: Optional[int], average: Optional[bool]) -> int:
 def _call(
     kind: str, name: Optional[str], process_set: ProcessSet, parts: Sequence[Any] = ("",)
 ) -> Iterator[tuple[tutti.Communicator, str]]:
-    """A call that a member of the set makes. Its name or number is taken before the arguments are
-    looked at, and the other ranks hear of it if it is refused. `parts` are the endings of the names
-    of its operations."""
+    """A context for a call by a member of the set. The call's name or number is taken before the
+    arguments are checked. If it is refused, the other ranks get an error. `parts` are the endings
+    of the names of its operations."""
     comm, known = members(process_set)
     full = known.name(kind, name)
     with told(comm, [f"{full}{part}" for part in parts]):
@@ -69,7 +69,7 @@ def rows_of(call: str, tensor: Tensor) -> Tensor:
 
 
 def _numbers(tensor: Tensor) -> tutti.Memory:
-    """Of what is reduced: shapes must be the same on all ranks."""
+    """Returns the memory of a tensor that is reduced. Shapes must be the same on all ranks."""
     return memory(tensor, tuple(tensor.shape))
 
 
@@ -77,14 +77,16 @@ def _numbers(tensor: Tensor) -> tutti.Memory:
 
 
 def _averaged(outputs: Sequence[Tensor], ranks: int) -> None:
-    """Of integers a mean is their sum divided and cut off towards zero; a factor would round."""
+    """Divides the sums of integers and truncates towards zero, which is their mean. A factor would
+    round."""
     for output in outputs:
         if not output.is_floating_point():
             output.div_(ranks, rounding_mode="trunc")
 
 
 def _factor(op: int, tensor: Tensor, postscale: float, ranks: int) -> float:
-    """Divided by all ranks, also when some have joined and send nothing."""
+    """Returns the factor after the reduction. Averages divide by the number of all ranks, even if
+    some have joined and send nothing."""
     return postscale / ranks if op == Average and tensor.is_floating_point() else postscale
 
 
@@ -115,7 +117,8 @@ def _adasum(
     comm: tutti.Communicator, names: Sequence[str], tensors: Sequence[Tensor],
     outputs: Sequence[Tensor], prescale: float, postscale: float,
 ) -> tuple[list[tutti.Work], Callable[[], list[Tensor]]]:  # fmt: skip
-    """Every rank gathers all vectors and combines them itself, each tensor by its own angles."""
+    """Gathers all vectors on every rank, which then combines them itself. Each tensor has its own
+    inner products."""
     for tensor in tensors:
         if not tensor.is_floating_point():
             raise ValueError(f"allreduce: Adasum of {tensor.dtype}; it takes floating-point numbers")
@@ -143,7 +146,7 @@ def allreduce_async(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
-    """Into a new tensor, which synchronize() gives."""
+    """Reduces into a new tensor, which synchronize() returns."""
     with _call("allreduce", name, process_set) as (comm, full):
         op = operator_of(op, average)
         tensor = contiguous("allreduce", tensor)
@@ -156,7 +159,7 @@ def allreduce_async_(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
-    """In place."""
+    """Reduces in place."""
     with _call("allreduce", name, process_set) as (comm, full):
         op = operator_of(op, average)
         given = contiguous("allreduce", tensor)
@@ -168,7 +171,7 @@ def _grouped_allreduce(
     comm: tutti.Communicator, full: str, outputs: list[Tensor], op: int, prescale: float,
     postscale: float,
 ) -> int:  # fmt: skip
-    """In place in `outputs`, which hold the inputs."""
+    """Reduces in place in `outputs`, which hold the inputs."""
     names = [f"{full}{part}" for part in _numbered(outputs)]
     if op == Adasum:
         return handle_of(*_adasum(comm, names, outputs, outputs, prescale, postscale))
@@ -194,7 +197,7 @@ def grouped_allreduce_async(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
-    """All of them or none, under one handle; a list of new tensors."""
+    """Reduces all tensors or none, under one handle. synchronize() returns new tensors."""
     tensors = list(tensors)
     if not tensors:
         return handle_of([], list)
@@ -209,7 +212,7 @@ def grouped_allreduce_async_(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
-    """In place."""
+    """Reduces in place."""
     tensors = list(tensors)
     if not tensors:
         return handle_of([], list)
@@ -223,7 +226,7 @@ def grouped_allreduce_async_(
 def sparse_allreduce_async(
     tensor: Tensor, name: Optional[str], op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], Tensor]:
-    """Of a sparse tensor. What it gives is called instead of synchronize()."""
+    """Reduces a sparse tensor. Call the returned function instead of synchronize()."""
     ends = (".indices", ".values")
     with _call("sparse_allreduce", name, process_set, ends) as (comm, full):
         if op not in (Average, Sum):
@@ -247,13 +250,13 @@ def sparse_allreduce_async(
     return lambda: synchronize(handle)  # type: ignore[no-any-return]
 
 
-# --- what moves ---
+# --- data movement ---
 
 
 def allgather_async(
     tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """One behind the other along the first dimension, in which the ranks may differ."""
+    """Gathers tensors one after another along the first dimension, where the ranks may differ."""
     with _call("allgather", name, process_set) as (comm, full):
         tensor = rows_of("allgather", tensor)
         work = guarded(lambda: comm.allgather(full, memory_of_rows(tensor)))
@@ -302,7 +305,7 @@ def broadcast_async_(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """In place."""
+    """Broadcasts in place."""
     with _call("broadcast", name, process_set) as (comm, full):
         root = place_of(root_rank, process_set)
         handle = _broadcast(comm, full, contiguous("broadcast", tensor), root)
@@ -315,7 +318,8 @@ def alltoall_async(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """synchronize() gives the rows that came and, as int32, how many came from each rank."""
+    """Makes synchronize() return the received rows and, as int32, the number of rows from each
+    rank."""
     with _call("alltoall", name, process_set) as (comm, full):
         tensor = rows_of("alltoall", tensor)
         rows = tensor.shape[0]
@@ -369,7 +373,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:  # fmt: skip
-    """Rows are dealt along the first dimension; what is left over goes to the lowest ranks."""
+    """Deals rows along the first dimension. The lowest ranks get the remainder."""
     with _call("reducescatter", name, process_set) as (comm, full):
         rows = rows_of("reducescatter", tensor)
         work, finish = _reducescatter(comm, full, rows, op, prescale_factor, postscale_factor)
@@ -392,12 +396,12 @@ def grouped_reducescatter_async(
     return handle_of([work for work, _ in begun], lambda: [finish() for _, finish in begun])
 
 
-# --- what has no tensor ---
+# --- operations without a tensor ---
 
 
 def join(device: int = -1) -> int:
-    """This rank is out of data, and takes part with zeros until all ranks have joined. The last
-    rank to join. `device` is of no consequence."""
+    """Says that this rank has no more data. It takes part with zeros until all ranks have joined.
+    Returns the last rank to join. `device` has no effect."""
     work = guarded(_world.communicator().join)
     return int(synchronize(handle_of([work], work.result)))
 

@@ -1,4 +1,4 @@
-"""An optimizer whose gradients are those of all ranks."""
+"""An optimizer that uses the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ._world import ProcessSet, global_process_set, members, next_optimizer
 
 
 class _Begun:
-    """An exchange under way, and how its results come back into the gradients."""
+    """An exchange under way, and how its results are put back into the gradients."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class _Begun:
 
 
 class _Settings:
-    """What DistributedOptimizer was given."""
+    """The arguments of DistributedOptimizer."""
 
     names: dict[Any, str]
     number: int  # of this optimizer
@@ -52,13 +52,14 @@ class _Settings:
 
 
 class _Wrapped:
-    """The base of both wrappers. A wrapper stands before the class of the program's optimizer."""
+    """The base of both wrappers. A wrapper precedes the class of the program's optimizer in the
+    method resolution order."""
 
     param_groups: list[dict[str, Any]]
 
     def _name_of(self, parameter: Any) -> str:
-        """The name of a parameter. One that came after wrapping is named by its place in the
-        groups, which is the same on all ranks."""
+        """Returns the name of a parameter. A parameter that was added after wrapping is named by
+        its index in the groups, which is the same on all ranks."""
         names = self._exchange.names
         if parameter not in names:
             taken = set(names.values())
@@ -75,8 +76,8 @@ class _Wrapped:
         return names[parameter]
 
     def _in_use(self) -> list[Any]:
-        """The parameters that are trained now. Since the last step groups may have been added, and
-        parameters frozen or thawed."""
+        """Returns the parameters that are trained now. Since the last step groups may have been
+        added, and parameters frozen or thawed."""
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -90,7 +91,7 @@ class _Wrapped:
 
 
 class _Distributed(_Wrapped):
-    """One thread steps; the hooks run on the thread that calls backward()."""
+    """One thread takes the steps. The hooks run on the thread that calls backward()."""
 
     backward_passes_per_step: int
 
@@ -101,7 +102,7 @@ class _Distributed(_Wrapped):
         self._trained: list[Any] = []
         self._begun: dict[Any, _Begun] = {}  # by parameter, or by group
         self._ready: set[Any] = set()
-        self._sparse: dict[Any, int] = {}  # their sparse dimensions
+        self._sparse: dict[Any, int] = {}  # the number of sparse dimensions of each
         self._made: list[Any] = []  # frozen ones, to which synchronize() gave zeros to send
         self._is_synchronized = False
         self._synchronizes = True
@@ -115,7 +116,7 @@ class _Distributed(_Wrapped):
         self._passes_left = {p: self.backward_passes_per_step for p in self._trained}
 
     def _look_again(self) -> None:
-        """Called between two steps: notes which parameters are trained now and hooks them."""
+        """Called between two steps. Notes which parameters are trained now and hooks them."""
         trained = self._in_use()
         if [id(p) for p in trained] != [id(p) for p in self._trained] or not trained:
             self._group_of = {p: group for group in _grouped(self._groups, trained) for p in group}
@@ -177,8 +178,8 @@ class _Distributed(_Wrapped):
     def _dense(
         self, parameter: Any, gradient: Tensor, is_grouped: bool = False
     ) -> tuple[Tensor, Optional[Callable[[Tensor], Tensor]]]:
-        """The gradient as it travels, and a function that turns the result back into the kind of
-        gradient that the optimizer expects; None: the result is of that kind."""
+        """Returns the gradient to send, and a function that converts the result to the kind of
+        gradient that the optimizer expects, or None if no conversion is needed."""
         if gradient.is_sparse:
             self._sparse[parameter] = gradient.sparse_dim()
         if gradient.is_sparse and (is_grouped or self._exchange.sparse_as_dense):
@@ -187,13 +188,14 @@ class _Distributed(_Wrapped):
         return gradient, None
 
     def _nothing(self, parameter: Any) -> Tensor:
-        """The gradient of a parameter that was not used. It is sparse if the last one was."""
+        """Returns the gradient of a parameter that was not used. It is sparse if its last was."""
         dimensions = self._sparse.get(parameter)
         zeros = torch.zeros_like(parameter)
         return zeros if dimensions is None else _to_sparse(zeros, dimensions)
 
     def synchronize(self) -> None:
-        """Waits for the gradients of all ranks. A parameter that got none here sends zeros."""
+        """Waits for the gradients of all ranks. A parameter without a gradient on this rank sends
+        zeros."""
         if not self._exchanges:
             self._is_synchronized = True
             return
@@ -218,7 +220,7 @@ class _Distributed(_Wrapped):
         for one in begun.values():
             try:
                 results = one.wait()
-            except RuntimeError as failure:  # the others are waited for nevertheless
+            except RuntimeError as failure:  # the others must still be waited for
                 error = error or failure
                 continue
             for parameter, result, context, back in zip(
@@ -236,7 +238,7 @@ class _Distributed(_Wrapped):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it step() does not synchronize(), because the program has."""
+        """A context in which step() does not call synchronize(), because the program has."""
         self._synchronizes = False
         try:
             yield
@@ -244,9 +246,10 @@ class _Distributed(_Wrapped):
             self._synchronizes = True
 
     def step(self, closure: Any = None) -> Any:
-        """A closure computes gradients itself, once or often. The gradients of each call are
-        exchanged. The optimizer gets the loss of all ranks, so that it decides by the same loss on
-        every rank. A closure may call synchronize() itself, to clip."""
+        """Takes a step. A closure computes gradients itself, once or several times, and the
+        gradients of each call are exchanged. The optimizer gets the mean or sum of all ranks'
+        losses, so that it makes the same decisions on every rank. A closure may call synchronize()
+        itself, to clip."""
         if closure is not None:
             return super().step(functools.partial(self._evaluate, closure))  # type: ignore[misc]
         if self._synchronizes:
@@ -276,8 +279,8 @@ class _Distributed(_Wrapped):
         return self._of_all_ranks(loss) if self._exchanges else loss
 
     def _of_all_ranks(self, loss: Any) -> Any:
-        """The loss of all ranks. A rank whose closure returns no number takes part too, so that no
-        rank waits for it."""
+        """Returns the loss of all ranks. A rank whose closure returns no number takes part too, so
+        that no rank waits for it."""
         how = self._exchange
         is_tensor = isinstance(loss, Tensor) and loss.numel() == 1
         is_number = is_tensor or isinstance(loss, (int, float))
@@ -306,9 +309,9 @@ class _Distributed(_Wrapped):
 
 
 class _Watched:
-    """Holds the node that accumulates a parameter's gradient, since torch keeps that node only
-    while somebody holds it. A hook on it runs when .grad is complete. A parameter that is cast or
-    moved has another node. The hook is removed with this object, and it does not keep its optimizer
+    """Holds the node that accumulates a parameter's gradient, because torch keeps that node only
+    while it is referenced. A hook on it runs when .grad is complete. A parameter that is cast or
+    moved has another node. The hook is removed with this object and does not keep its optimizer
     alive."""
 
     def __init__(self, parameter: Tensor, optimizer: _Distributed) -> None:
@@ -334,7 +337,7 @@ class _Watched:
 
 
 class _DistributedByAdasum(_Wrapped):
-    """Each rank steps by its own gradients, and the ranks combine the changes of the parameters."""
+    """Each rank steps with its own gradients. The ranks combine the changes of parameters."""
 
     def _begin(self, settings: _Settings, passes: int, groups: Any) -> None:
         self._exchange = settings
@@ -344,7 +347,7 @@ class _DistributedByAdasum(_Wrapped):
         self.backward_passes_per_step = whole(passes, "backward_passes_per_step")
 
     def synchronize(self) -> None:
-        """Nothing: what is exchanged is not there before step()."""
+        """Does nothing, because the changes do not exist before step()."""
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -352,7 +355,8 @@ class _DistributedByAdasum(_Wrapped):
         yield
 
     def step(self, closure: Any = None) -> Any:
-        """The closure and its gradients stay on this rank; only the changes are exchanged."""
+        """Takes a step. The closure and its gradients stay on this rank; only the changes are
+        exchanged."""
         how = self._exchange
         trained = self._in_use()
         before = [p.detach().clone() for p in trained]
@@ -371,8 +375,8 @@ class _DistributedByAdasum(_Wrapped):
 
 
 def _to_sparse(gradient: Tensor, dimensions: int) -> Tensor:
-    """The gradient without the rows that are all zero. torch's own to_sparse() of several
-    dimensions is missing in some of its versions."""
+    """Returns the gradient without the rows that are all zero. Some versions of torch lack
+    to_sparse() with several dimensions."""
     flat = gradient.reshape(*gradient.shape[:dimensions], -1)
     where = (flat != 0).any(-1).nonzero().t()
     rows = gradient[tuple(where)]
@@ -388,7 +392,8 @@ def _set_gradient(parameter: Any, result: Tensor) -> None:
 
 
 def _grouped(groups: Any, trained: list[Any]) -> list[tuple[Any, ...]]:
-    """A number of groups, or lists of parameters; who is in none travels alone."""
+    """Returns the groups. `groups` is a number of groups, or lists of parameters. Parameters in no
+    group are sent alone."""
     if not groups:
         return []
     if not isinstance(groups, (list, tuple)):
@@ -453,21 +458,22 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer of the same class over the same parameters and state, whose step() waits for the
-    gradients of all ranks. Each is sent the moment it is complete, under its parameter's name.
+    """Returns an optimizer of the same class over the same parameters and state, whose step() waits
+    for the gradients of all ranks. Each gradient is sent as soon as it is complete, under its
+    parameter's name.
 
-    `backward_passes_per_step` gradients are added up before they are sent, and not divided.
-    `gradient_predivide_factor` f: divided by f before the sum and by size/f after it. `groups`: a
-    number, or lists of parameters whose gradients are sent together; `num_groups` is its older
-    name. op=Adasum: what step() changes is combined instead of gradients. On a rank outside
-    `process_set` nothing is exchanged."""
+    The gradients of `backward_passes_per_step` passes are added up before they are sent, and not
+    divided. With `gradient_predivide_factor` f, gradients are divided by f before the sum and by
+    size/f after it. `groups` is a number, or lists of parameters whose gradients are sent together;
+    `num_groups` is its older name. With op=Adasum the changes of step() are combined instead of
+    gradients. On a rank outside `process_set` nothing is exchanged."""
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if num_groups != 0:
         warnings.warn("num_groups is deprecated; give groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     if isinstance(groups, Iterable):
-        groups = [list(group) for group in groups]  # also of generators, which are read once
+        groups = [list(group) for group in groups]  # generators can be read only once
     passes = whole(backward_passes_per_step, "backward_passes_per_step")
     by_adasum = op == Adasum
     if by_adasum and process_set.process_set_id != 0:
@@ -483,9 +489,9 @@ def DistributedOptimizer(
     before = _DistributedByAdasum if by_adasum else _Distributed
     kind = type(base.__name__, (before, base), {"__module__": base.__module__})
     wrapped: Any = object.__new__(kind)
-    # The very same groups and state, so that what was made for the given optimizer, such as a
-    # schedule of its rate, works on.
+    # The wrapper shares groups and state, so that objects made for the given optimizer, such as a
+    # learning rate schedule, still work.
     wrapped.__dict__.update(optimizer.__dict__)
-    wrapped.__dict__.pop("step", None)  # a scheduler's, around the given optimizer's own
+    wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the given optimizer's step
     wrapped._begin(settings, passes, groups)
     return wrapped

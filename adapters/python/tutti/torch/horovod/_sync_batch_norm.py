@@ -14,8 +14,8 @@ from ._world import size
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Means and variances are those of all ranks' inputs [n, channels, ...], on the CPU as well. In
-    eval mode, or alone, it is torch's. All ranks call it in one order."""
+    """Normalizes by the means and variances of all ranks' inputs [n, channels, ...], also on the
+    CPU. In eval mode, or with one rank, it is torch's. All ranks call it in one order."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
@@ -30,7 +30,8 @@ class SyncBatchNorm(_BatchNorm):
         shape = [1, -1] + [1] * (input.dim() - 2)
         wide = input.double() if input.dtype == torch.float64 else input.float()
         own = wide.new_tensor([input.numel() // max(input.shape[1], 1)])
-        # Two passes, since squares of large means would drown the variance.
+        # There are two passes, because the squares of large means would make the variance
+        # inaccurate.
         sums = allreduce(torch.cat([wide.sum(dims), own]), op=Sum)
         count = sums[-1].detach()
         if count <= 1:

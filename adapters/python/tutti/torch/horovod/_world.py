@@ -1,4 +1,4 @@
-"""Who is there: the one communicator of this API, its process sets, and what was built."""
+"""The state of this API: its one communicator, its process sets, and what was built."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ T = TypeVar("T")
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation failed; the line is Tutti's, whose own error is the __cause__."""
+    """An operation failed. The text is that of Tutti's error, which is the __cause__."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The set of hosts has changed. Only a program raises it itself: Tutti starts no new ranks."""
+    """The set of hosts has changed. Only a program itself raises it, because Tutti starts no new
+    ranks."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the set of hosts has changed")
@@ -31,7 +32,8 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Kept for scripts that name it: the package and its library are always of one version."""
+    """Exists for scripts that name it. It is never raised, because the package and its library
+    always have one version."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(f"{name}: built with {version}, and {installed_version} is installed")
@@ -39,8 +41,8 @@ class HorovodVersionMismatchError(ImportError):
 
 
 class ProcessSet:
-    """Ranks that run operations together. A rank outside it may hold it, but not call with it.
-    `process_set_id` is None until init() or add_process_set() has made it known."""
+    """Ranks that run operations together. A rank outside of the set may hold it, but not make calls
+    with it. `process_set_id` is None until init() or add_process_set() has registered the set."""
 
     process_set_id: Optional[int] = None
     ranks: Optional[list[int]] = None
@@ -54,11 +56,11 @@ class ProcessSet:
         self.ranks = ranks
 
     def size(self) -> int:
-        """How many ranks it has, on each rank of the world."""
+        """Returns the number of ranks in the set, on each rank of the world."""
         return len(_known(self).everyone)
 
     def rank(self) -> Optional[int]:
-        """This rank's place in it; None outside."""
+        """Returns this rank's index in the set, or None if it is not in the set."""
         known = _known(self)
         return known.everyone.index(_opened().rank) if self.included() else None
 
@@ -74,7 +76,7 @@ global_process_set.process_set_id = 0
 
 
 class _Known:
-    """A process set that the ranks have made a communicator for."""
+    """A process set for which the ranks have made a communicator."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class _Known:
         everyone: list[int],
         optimizers: Optional[Iterator[int]] = None,
     ) -> None:
-        self.comm = comm  # None on a rank outside it
+        self.comm = comm  # None on a rank outside of the set
         self.optimizers = itertools.count() if optimizers is None else optimizers  # their numbers
         self.everyone = everyone  # global ranks, in order
         self.objects: list[ProcessSet] = []
@@ -90,7 +92,8 @@ class _Known:
         self._unnamed: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def name(self, kind: str, name: Optional[str]) -> str:
-        """Unnamed operations of a kind are numbered: ranks make them in one order."""
+        """Returns the full name. Unnamed operations of a kind are numbered; ranks make them in one
+        order."""
         if name is not None:
             return f"{kind}.{name}"
         with self._lock:
@@ -106,16 +109,17 @@ class _World:
 
 
 _world: Optional[_World] = None
-# This counts the optimizers over all ranks. It goes on when ranks are lost, since the survivors'
-# optimizers live on.
+# The number of the next optimizer over all ranks. It continues after a loss of ranks, because the
+# survivors keep their optimizers.
 _optimizers: Iterator[int] = itertools.count()
 
 
 def init(
     comm: Any = None, process_sets: Union[None, str, Sequence[ProcessSet]] = None
 ) -> None:
-    """Finds the other ranks. `comm`: of these ranks only (every rank calls), or a communicator of
-    mpi4py. `process_sets`: known from the start; later ones by add_process_set. Twice is fine."""
+    """Finds the other ranks. `comm` is a list of ranks, of which a world is made (every rank must
+    call), or a communicator of mpi4py. `process_sets` are registered from the start;
+    add_process_set registers later ones. It may be called twice."""
     global _optimizers
     if _world is not None:
         return
@@ -147,7 +151,7 @@ def init(
             _add(one, may_be_known=True)
 
 
-_keep_until_shutdown: list[tutti.Communicator] = []  # of which the world is a part
+_keep_until_shutdown: list[tutti.Communicator] = []  # the world is a part of them
 
 
 def enter(comm: tutti.Communicator) -> None:
@@ -159,7 +163,7 @@ def enter(comm: tutti.Communicator) -> None:
 
 
 def shutdown() -> None:
-    """Says goodbye. Before init, and twice, it does nothing."""
+    """Leaves the world. It does nothing before init, or when it is called again."""
     global _world
     world, _world = _world, None
     if world is None:
@@ -190,7 +194,7 @@ def _entered() -> _World:
 
 
 def communicator() -> tutti.Communicator:
-    """The world's."""
+    """Returns the world's communicator."""
     return _opened()
 
 
@@ -211,7 +215,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """This rank's place among those that have its local rank on the other hosts."""
+    """Returns this rank's index among the ranks of other hosts that have the same local rank."""
     world = _entered()
     before = world.local_ranks[: world.comm.rank]
     return sum(local == world.comm.local_rank for local, _ in before)
@@ -223,12 +227,12 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have equally many ranks."""
+    """Returns whether all hosts have the same number of ranks."""
     return len({count for _, count in _entered().local_ranks}) == 1
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """`mark_cycles` marks nothing: there are no cycles."""
+    """`mark_cycles` has no effect, because there are no cycles."""
     _opened().start_timeline(file_path)
 
 
@@ -240,7 +244,7 @@ def stop_timeline() -> None:
 
 
 def _ranks_of(comm: Any) -> list[int]:
-    """Of a communicator of mpi4py: the ranks in the world of all its members."""
+    """Returns the ranks in the world of all members of a communicator of mpi4py."""
     try:
         MPI: Any = importlib.import_module("mpi4py.MPI")
         return list(MPI.Group.Translate_ranks(comm.group, None, MPI.COMM_WORLD.group))
@@ -265,7 +269,7 @@ def _known(process_set: ProcessSet) -> _Known:
 
 
 def members(process_set: ProcessSet) -> tuple[tutti.Communicator, _Known]:
-    """What an operation of that set runs on."""
+    """Returns the communicator of a set, and the set."""
     known = _known(process_set)
     if known.comm is None:
         raise ValueError(f"rank {rank()} is not a member of {process_set}")
@@ -273,12 +277,13 @@ def members(process_set: ProcessSet) -> tuple[tutti.Communicator, _Known]:
 
 
 def next_optimizer(process_set: ProcessSet) -> int:
-    """The number of the next optimizer. The ranks of a set wrap their optimizers in one order."""
+    """Returns the number of the next optimizer. The ranks of a set wrap their optimizers in one
+    order."""
     return next(_known(process_set).optimizers)
 
 
 def place_of(root_rank: int, process_set: ProcessSet) -> int:
-    """A root is named by its rank in the world."""
+    """Returns the index in the set of a root, which is given by its rank in the world."""
     everyone = _known(process_set).everyone
     root_rank = whole(root_rank, "root_rank")
     if root_rank not in everyone:
@@ -287,7 +292,7 @@ def place_of(root_rank: int, process_set: ProcessSet) -> int:
 
 
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-    """Every rank of the world calls it, with the same ranks."""
+    """Registers a set. Every rank of the world calls it with the same ranks."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     return _add(process_set, may_be_known=False)
@@ -315,7 +320,8 @@ def _add(process_set: ProcessSet, may_be_known: bool) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Every rank calls it; the object is of no use afterwards. False for the global one."""
+    """Removes a set. Every rank calls it, and the object cannot be used afterwards. Returns False
+    for the global set."""
     known = _known(process_set)
     if process_set.process_set_id == 0:
         return False
@@ -345,7 +351,7 @@ def process_sets() -> list[ProcessSet]:
 
 
 def guarded(call: Callable[[], T]) -> T:
-    """What Tutti refuses stays a ValueError; what fails becomes what Horovod raises."""
+    """Calls `call`. Refused arguments stay a ValueError; failures become Horovod's error."""
     try:
         return call()
     except (tutti.InvalidArgumentError, tutti.DuplicateNameError):
@@ -354,7 +360,7 @@ def guarded(call: Callable[[], T]) -> T:
         raise HorovodInternalError(str(error)) from error
 
 
-# --- what was built: scripts ask before they choose ---
+# --- what was built; scripts ask for it ---
 
 
 def mpi_threads_supported() -> bool:
@@ -366,12 +372,12 @@ def mpi_enabled() -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """No part of MPI is linked; mpirun starts the ranks all the same."""
+    """Returns False, because no part of MPI is linked. mpirun can start the ranks nevertheless."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """In Horovod this means that it runs without MPI, which is so."""
+    """Returns True. In Horovod this means that it runs without MPI, as Tutti does."""
     return True
 
 
@@ -380,7 +386,8 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """The backend nccl is a plugin that is found when it is asked for: nothing is built in."""
+    """Returns 0, because nothing is built in. The backend nccl is a plugin that is loaded when it
+    is used."""
     return 0
 
 
