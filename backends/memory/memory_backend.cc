@@ -36,8 +36,8 @@ class Meeting {
  public:
   Meeting(Store& store, int low, int high) : store_(store), low_(low), high_(high) {}
 
-  // Exactly one call per pair returns true: its rank owns the holder. Both the rank that takes the
-  // link and the rank that gives up call it.
+  // Exactly one call per pair returns true: its rank owns the holder. The rank that takes the link
+  // calls it, and so does a rank that gives up.
   bool claim() { return store_.add(key("claim"), 1) == 1; }
   void publish(Holder* holder) {
     synchronize();

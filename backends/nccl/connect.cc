@@ -16,8 +16,8 @@ constexpr const char* kIdKey = "nccl/id";
 
 bool is_taken(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-// The settings by the version that introduced them. An older library reads only the part of the
-// struct that it knows, and would silently ignore later settings.
+// The optional settings, each with the version of NCCL that introduced it. An older library reads
+// only the part of the struct that it knows, and would silently ignore later settings.
 struct Setting {
   const char* name;
   std::optional<int> NcclSettings::*setting;

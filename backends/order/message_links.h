@@ -11,26 +11,26 @@
 
 namespace tutti {
 
-/// Messages of one small type that a rank sends to others at any time, each link in order, under a
-/// tag of their own. What a link has not sent yet is bounded by its user: backends say a constant
-/// number of words about each operation, of which only so many are under way. Nothing of it may be
-/// called any more once the transport has said goodbye, and it must not be destroyed before the
-/// transport has moved for the last time. The holder of the engine's token only.
+/// Messages of one small type that a rank may send to others at any time, under their own tag. Each
+/// link keeps their order. The user bounds the messages that wait to be sent: backends send a
+/// constant number of messages per operation, and the number of running operations is bounded.
+/// Nothing may be called after the transport's goodbye, and the object must outlive the transport's
+/// last progress(). Only the holder of the engine's token uses it.
 template <class Message>
 class MessageLinks {
   static_assert(std::is_trivially_copyable_v<Message>, "its bytes are what is sent");
 
  public:
-  /// `tag`: beyond those of operations, and equal on all ranks.
+  /// `tag` is beyond all tags of operations and equal on all ranks.
   MessageLinks(Transport& transport, uint64_t tag)
       : transport_(transport), tag_(tag), links_(static_cast<size_t>(transport.size())) {}
   MessageLinks(const MessageLinks&) = delete;
   MessageLinks& operator=(const MessageLinks&) = delete;
 
-  /// Hears this peer from now on; it must do the same with this rank.
+  /// Receives messages of this peer from now on. The peer must open its link to this rank too.
   void open(int peer) { listen(peer); }
 
-  /// Nothing happens if the peer is gone, or its link was not opened.
+  /// Does nothing if the peer is gone or its link was not opened.
   void send(int peer, const Message& message) {
     auto& link = at(peer);
     if (link.ticket == 0) return;
@@ -39,8 +39,8 @@ class MessageLinks {
                                   std::as_bytes(std::span(&out.message, 1)));
   }
 
-  /// Calls on_message(peer, message) for each message that has arrived; true if one has, or if a
-  /// peer is gone. on_message may send.
+  /// Calls on_message(peer, message) for each message that has arrived. Returns true if one has, or
+  /// if a peer is gone. on_message may send.
   template <class OnMessage>
   bool progress(const OnMessage& on_message) {
     bool moved = false;
@@ -66,7 +66,7 @@ class MessageLinks {
     return moved;
   }
 
-  /// No message comes from this peer any more.
+  /// Returns whether no message comes from this peer any more.
   bool is_gone(int peer) const { return links_[static_cast<size_t>(peer)].is_gone; }
   bool has_lost_peer() const { return has_lost_peer_; }
 
@@ -76,11 +76,11 @@ class MessageLinks {
     Ticket ticket = 0;
   };
   struct Link {
-    Message message;    // where the next one is received
-    Ticket ticket = 0;  // of that; 0: not opened, or gone
+    Message message;    // receives the next message
+    Ticket ticket = 0;  // the ticket of that receive; 0: not opened, or gone
     uint32_t next_sent = 0, next_received = 0;
     bool is_gone = false;
-    std::deque<Outgoing> outgoing;  // until the transport is done with their bytes
+    std::deque<Outgoing> outgoing;  // kept until the transport is done with their bytes
   };
 
   Link& at(int peer) { return links_[static_cast<size_t>(peer)]; }

@@ -9,7 +9,7 @@ namespace {
 
 // Beyond all tags of operations.
 constexpr uint64_t kTag = uint64_t{0xA1} << 56;
-// More than the operations that all ranks can have under way.
+// More than the number of operations that all ranks can run at once.
 constexpr size_t kMostDropped = 4096;
 
 }  // namespace

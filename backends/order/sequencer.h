@@ -11,31 +11,31 @@
 namespace tutti {
 
 /// Brings operations into one order on all ranks, although the ranks start them in any order, and
-/// settles each one's verdict before any of its data moves: for a library whose calls block, cannot
-/// be cancelled and must come in one order. Every rank says when it is ready for an operation; rank
-/// 0 answers, in one stream for all, once all that take part are. An operation that was cancelled
-/// before that never runs anywhere; one that was called runs everywhere. The holder of the engine's
-/// token only.
+/// settles each verdict before any data moves. It serves libraries whose calls block, cannot be
+/// cancelled and must come in one order. Every rank announces to rank 0 that it is ready for an
+/// operation. Rank 0 answers once all that take part are ready, in one order for all ranks. An
+/// operation that was cancelled before its answer never runs on any rank; one that was answered
+/// with `run` runs on every rank that takes part. Only the holder of the engine's token uses it.
 class Sequencer {
  public:
   enum class Answer : uint32_t { run, veto, drop };
   struct Call {
     uint64_t tag = 0;
-    uint32_t number = 0;  // in the order of all calls, equal on all that take part
+    uint32_t number = 0;  // position in the order of all calls; equal on all ranks that take part
     Answer answer = Answer::run;
   };
 
   explicit Sequencer(Transport& transport);
 
-  /// This rank has started `tag`, with all ranks or (`peer` >= 0) with that one.
+  /// Announces that this rank has started `tag`, with all ranks or, if `peer` >= 0, with that rank.
   void ready(uint64_t tag, uint32_t verdict, int peer);
-  /// Asks for the answer `drop`, unless the operation was called before.
+  /// Asks for the answer `drop`. It has no effect on an operation that was answered before.
   void cancel(uint64_t tag);
 
   bool progress();
-  /// The answers, in order.
+  /// Returns the next answer, in order.
   std::optional<Call> take();
-  /// True if no answer will come any more, because of a rank that is gone.
+  /// Returns whether no answer will come any more, because a rank is gone.
   bool is_hopeless(int peer) const;
 
  private:
@@ -50,7 +50,7 @@ class Sequencer {
   struct Waiting {
     int arrived = 0;
     uint32_t verdict = 0;
-    int first = -1, second = -1;  // the two that take part; or all
+    int first = -1, second = -1;  // the two ranks that take part; -1: all
   };
 
   void send(int to, const Message& message);
@@ -62,11 +62,11 @@ class Sequencer {
 
   const int rank_;
   const int size_;
-  MessageLinks<Message> links_;  // of rank 0 with each other rank
+  MessageLinks<Message> links_;  // between rank 0 and each other rank
   std::deque<Call> calls_;
-  // On rank 0.
+  // Used on rank 0 only.
   std::unordered_map<uint64_t, Waiting> waiting_;
-  std::deque<uint64_t> dropped_;  // the last ones: other ranks may still hear of them
+  std::deque<uint64_t> dropped_;  // the latest ones; messages about them may still arrive
   uint32_t next_number_ = 0;
 };
 

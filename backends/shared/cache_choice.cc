@@ -5,7 +5,7 @@ namespace tutti {
 Destination CacheChoice::choose(size_t word, uint64_t chunk) {
   auto& told = told_.destinations[word];
   const auto said = told.load(std::memory_order_relaxed);
-  // Where rank 0 has not said anything yet, the parts stay in the cache.
+  // Until rank 0 has published a choice, the parts stay in the cache.
   auto next = said == Destination::memory ? said : Destination::cache;
   auto& cost = costs_[ChunkRing::slot_of(chunk)];
   cost = {};

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Adds to `sum`, unless that is null, how many ns its scope takes.
+/// Adds the time of its scope to `sum`, in ns, unless `sum` is null.
 class AddTime {
  public:
   explicit AddTime(float* sum) : sum_(sum) {
@@ -32,43 +32,45 @@ class AddTime {
   Clock::time_point begin_;
 };
 
-/// Whether the ranks leave what others read of a chunk in their own caches or in memory. Rank 0
-/// tries both with chunks of each kind, measures what they cost, and says which is better in words
-/// of its own; the others follow. The words are hints: each rank tells with each chunk where it has
-/// left its part. The bytes are the same.
+/// Chooses whether the ranks leave their part of a chunk, which others read, in their own caches or
+/// in memory. Rank 0 tries both with chunks of each kind, measures the cost and publishes the
+/// better one; the other ranks follow. The published words are hints: with each chunk a rank
+/// publishes where it has really left its part. The result has the same bits either way.
 class CacheChoice {
  public:
-  /// For each kind of a collective, and for allreduces and reduces in one shot.
+  /// There is one word for each kind of collective, and one each for allreduces and reduces in one
+  /// shot.
   static constexpr size_t kOneShot = kCollectiveKindCount, kOneShotReduce = kOneShot + 1,
                           kWords = kOneShotReduce + 1;
-  /// In rank 0's memory.
+  /// The words that rank 0 publishes, in its memory.
   struct alignas(128) Told {
     std::array<std::atomic<Destination>, kWords> destinations{};
   };
-  /// Returns where it lies in the payload of a chunk's line.
+  /// The offset of the destination in the payload of a chunk's line.
   static constexpr size_t kDestinationAt = sizeof(uint64_t);
 
-  /// `told` is rank 0's, for all ranks.
+  /// `told` is rank 0's, on all ranks.
   CacheChoice(int rank, const ChunkRing& ring, Told& told)
       : rank_(rank), ring_(ring), told_(told) {}
 
-  /// Returns where this rank leaves its part of a chunk. Its line tells that from now on, and the
-  /// cost is counted from now on.
+  /// Returns where this rank leaves its part of a chunk, writes it into the chunk's line, and
+  /// begins to count the chunk's cost.
   Destination choose(size_t word, uint64_t chunk);
-  /// Returns where a rank left its part of this chunk, as its line tells.
+  /// Returns where a rank left its part of this chunk, from its line.
   Destination of(size_t rank, uint64_t chunk) const {
     return static_cast<Destination>(ring_.line(rank, chunk).payload[kDestinationAt]);
   }
-  /// The time that is spent on a chunk is added here. Null: that chunk is not measured.
+  /// Returns the sum to which the time spent on a chunk is added, or null if the chunk is not
+  /// measured.
   float* time_of(uint64_t chunk) {
     auto& cost = costs_[ChunkRing::slot_of(chunk)];
     return cost.is_measured ? &cost.spent_ns : nullptr;
   }
-  /// This rank is done with a chunk of so many bytes.
+  /// Records the cost of a chunk of `bytes` bytes, with which this rank is done.
   void learn(size_t word, uint64_t chunk, size_t bytes);
 
  private:
-  // The time of each slot's chunk, on all stages.
+  // The time spent on a slot's chunk, in all stages.
   struct Cost {
     float spent_ns = 0;
     bool is_measured = false;

@@ -13,12 +13,13 @@
 
 namespace tutti {
 
-/// The operation that begins with a chunk, as its rank tells it. In whole words: what is written in
-/// smaller parts than it is read has to reach the cache in between.
+/// The operation that begins with a chunk, as its rank publishes it. It has whole words only: a
+/// word that is written in smaller parts than it is read must reach the cache before it can be
+/// read.
 struct ChunkCall {
   uint64_t how = 0;      // verdict (32 bits), dtype, op, algorithm, kind (8 each)
   uint64_t extent = 0;   // elements (48 bits), root (16)
-  uint64_t subject = 0;  // hash of its name, scale and counts, if they are not agreed on already
+  uint64_t subject = 0;  // hash of its name, scale and counts; 0: they are agreed on already
 
   uint32_t verdict() const { return static_cast<uint32_t>(how); }
   DataType dtype() const { return static_cast<DataType>(how >> 32 & 0xff); }
@@ -36,18 +37,18 @@ struct ChunkCall {
   }
   static constexpr int kCountBits = 48;
   static constexpr uint64_t kMostCount = (uint64_t{1} << kCountBits) - 1;
-  // In one branch: this stands between seeing the peers and reducing.
+  // One branch only: this runs between seeing the peers and reducing.
   bool operator==(const ChunkCall& other) const {
     return ((how ^ other.how) | (extent ^ other.extent) | (subject ^ other.subject)) == 0;
   }
 };
 
-/// A rank tells the others here about one of its chunks, in its own memory. No other rank writes to
-/// it. A payload that fits lies here, so that flag and data are one transfer.
+/// The line in which a rank publishes one of its chunks, in its own memory. No other rank writes to
+/// it. A small payload is in the line itself, so that flag and data are one transfer.
 template <class Sync>
 struct alignas(128) ChunkLineOf {
-  typename Sync::template Atomic<uint64_t> in{0};  // one more than the chunk whose input is here
-  typename Sync::template Atomic<uint64_t> retired{0};  // chunks that its rank reads no more
+  typename Sync::template Atomic<uint64_t> in{0};       // the chunk whose input is here, plus one
+  typename Sync::template Atomic<uint64_t> retired{0};  // chunks that its rank no longer reads
   ChunkCall call;
   static constexpr size_t kPayload = 88;
   std::byte payload[kPayload];
@@ -55,18 +56,18 @@ struct alignas(128) ChunkLineOf {
 using ChunkLine = ChunkLineOf<Threads>;
 static_assert(sizeof(ChunkLine) == 128);
 
-/// A rank tells the others here how far it has come.
+/// The line in which a rank publishes its progress.
 template <class Sync>
 struct alignas(128) ProgressLineOf {
-  typename Sync::template Atomic<uint64_t> out{0};  // one more than the last chunk with a result
+  typename Sync::template Atomic<uint64_t> out{0};  // the last chunk with a result, plus one
   typename Sync::template Atomic<uint64_t> retired{0};
-  typename Sync::template Atomic<uint64_t> given_up{0};  // one more than the first such chunk
+  typename Sync::template Atomic<uint64_t> given_up{0};  // the first given up chunk, plus one
 };
 using ProgressLine = ProgressLineOf<Threads>;
 
 /// One rank's view of a queue of chunks that all ranks fill, reduce and drain together. Chunks have
-/// growing numbers; each lies in one of kSlots slots of every rank, which are used in turn. On each
-/// rank a chunk goes this way:
+/// growing numbers. Every rank has kSlots slots, which the chunks use in turn. On each rank a chunk
+/// passes through these states:
 ///
 ///   free --publish_filled--> filled --publish_reduced--> reduced --drained--> drained --> retired
 ///                               \---------finish_reduced (no third stage)------/
@@ -74,35 +75,35 @@ using ProgressLine = ProgressLineOf<Threads>;
 ///   it may be filled   once all ranks have retired the chunk that was in its slot before
 ///   it may be reduced  once all ranks have filled it
 ///   it may be drained  once all ranks have reduced it
-///   it is retired      once its rank has told that it is drained: with the next word of the rank
-///                      to its peers, or by publish_retired()
+///   it is retired      once its rank has published that it is drained: with the next word that it
+///                      publishes, or by publish_retired()
 ///
 ///   the ring:  flowing --give_up(chunk)--> stopped at that chunk --begin_epoch--> flowing
 ///              flowing, stopped --abort--> aborted, for good
 ///
-/// Nothing from the chunk on at which the ring is stopped is filled, reduced or drained; what was
-/// before goes on. The peers neither reduce nor drain what a rank gave up, because its program may
-/// change the memory that they read. Every word has one writer; numbers only grow, except that a
-/// rank may give up an earlier chunk, too. One thread at a time, except abort(), which any thread
-/// may call.
+/// A stopped ring fills, reduces and drains only the chunks before the one at which it stopped.
+/// Peers neither reduce nor drain a chunk that a rank gave up, because that rank's program may
+/// change the memory that they read. Every word has one writer. Numbers only grow, except that a
+/// rank may later give up an earlier chunk. One thread at a time uses the ring; any thread may call
+/// abort().
 template <class Sync, size_t kSlotCount = 4>
 class alignas(64) ChunkRingOf {
  public:
   using Line = ChunkLineOf<Sync>;
   using Progress = ProgressLineOf<Sync>;
   using SleepLines = std::vector<SleepLineOf<Sync>*>;
-  /// The words of a rank. This rank has one, too.
+  /// The words of one rank; there is a Peer for this rank too.
   struct Peer {
-    Line* lines = nullptr;  // one a slot
+    Line* lines = nullptr;  // one per slot
     Progress* progress = nullptr;
-    uint64_t retired = 0;  // as last seen
+    uint64_t retired = 0;  // the last value seen
   };
   enum class Stage : uint8_t { none, fill, reduce, drain };
 
   static constexpr size_t kSlots = kSlotCount;
   static constexpr size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
 
-  /// `sleepers`: of each rank.
+  /// `sleepers`: one per rank.
   ChunkRingOf(int rank, std::vector<Peer> peers, SleepLines sleepers)
       : peers_(std::move(peers)),
         sleepers_(std::move(sleepers)),
@@ -115,34 +116,36 @@ class alignas(64) ChunkRingOf {
   Line& own_line(uint64_t chunk) const { return own_lines_[slot_of(chunk)]; }
   const Progress& own_progress() const { return *own_progress_; }
 
-  /// One past the last chunk: that there is; that this rank has filled, reduced, drained.
+  /// One past the last chunk that exists, and one past the last chunk that this rank has filled,
+  /// reduced and drained.
   uint64_t end() const { return end_; }
   uint64_t filled() const { return filled_; }
   uint64_t reduced() const { return reduced_; }
   uint64_t drained() const { return drained_; }
 
-  // --- What the ring is to carry ---
-  /// Adds so many chunks; returns the first one.
+  // --- Changing what the ring carries ---
+  /// Adds this many chunks; returns the number of the first one.
   uint64_t extend(uint64_t chunks) {
     const uint64_t first = end_;
     end_ += chunks;
     return first;
   }
-  /// All before this chunk is over on all ranks, whatever became of it: they know so from what all
-  /// have told with a chunk.
+  /// Skips all chunks before this one. They must be over on all ranks. Every rank knows that from
+  /// the lines that all ranks have published with one of them.
   void skip_to(uint64_t chunk) {
     reduced_ = drained_ = chunk;
     filled_ = std::max(filled_, chunk);
     end_ = std::max(end_, chunk);
   }
-  /// The ring is empty and flows again, from this chunk on. All ranks have left what was before.
+  /// Empties the ring, which flows again from this chunk on. All ranks must be done with the
+  /// earlier chunks.
   void begin_epoch(uint64_t first) {
     first_ = retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = first;
     for (auto& peer : peers_) peer.retired = first;
     stopped_at_ = kNever;
   }
-  /// This rank leaves undone what begins with this chunk. After the return its program may change
-  /// the memory that its peers read in place.
+  /// Gives up all chunks from this one on. After the return this rank's program may change the
+  /// memory that its peers read in place.
   void give_up(uint64_t chunk) {
     if (chunk >= stopped_at_) return;
     stopped_at_ = chunk;
@@ -152,8 +155,8 @@ class alignas(64) ChunkRingOf {
   void abort() { aborted_.store(true); }
   bool is_aborted() const { return aborted_.load(std::memory_order_relaxed); }
 
-  // --- What may be done now ---
-  /// Whether all is over and the next chunk, once there is one, may be filled at once.
+  // --- Which step is possible now ---
+  /// Returns whether all chunks are over and the next chunk, once it exists, may be filled at once.
   bool can_begin() {
     return drained_ == end_ && stopped_at_ == kNever && !is_aborted() && has_free_slot();
   }
@@ -165,8 +168,9 @@ class alignas(64) ChunkRingOf {
   bool can_drain() const {
     return drained_ != reduced_ && drained_ < stopped_at_ && all_reduced(drained_);
   }
-  /// Chunks are drained in order, so one that `ends_when_reduced()` waits until all before is
-  /// drained. A filled chunk in reserve keeps the others busy while this rank reduces.
+  /// Returns the stage to run next. Chunks are drained in order, so a chunk that
+  /// `ends_when_reduced()` waits until all earlier ones are drained. One more filled chunk keeps
+  /// the other ranks busy while this rank reduces.
   template <class EndsWhenReduced>
   Stage next_stage(const EndsWhenReduced& ends_when_reduced) {
     const bool fillable = can_fill();
@@ -175,12 +179,13 @@ class alignas(64) ChunkRingOf {
     if (can_drain()) return Stage::drain;
     return fillable ? Stage::fill : Stage::none;
   }
-  /// Whether a rank has not come to this chunk.
+  /// Returns whether a rank has not filled this chunk yet.
   bool lacks(size_t rank, uint64_t chunk) const {
     return line(rank, chunk).in.load(std::memory_order_acquire) <= chunk;
   }
-  /// Whether a rank gave up this chunk in this epoch. Looked at after a peer's memory was read, so
-  /// that what its program changed there is never taken for its input.
+  /// Returns whether any rank gave up this chunk in this epoch. This is checked again after a
+  /// peer's memory was read, so that bytes which its program has changed are never taken for its
+  /// input.
   bool is_given_up(uint64_t chunk) const {
     for (const auto& peer : peers_)
       if (peer.progress->given_up.load(std::memory_order_acquire) - 1 - first_ <= chunk - first_)
@@ -188,7 +193,8 @@ class alignas(64) ChunkRingOf {
     return false;
   }
 
-  /// Whether all ranks told the same operation with this chunk, which all have filled.
+  /// Returns whether all ranks published the same operation with this chunk. All must have filled
+  /// it.
   bool all_tell_alike(uint64_t chunk) const {
     read_lines(chunk);
     const auto& mine = own_line(chunk).call;
@@ -203,7 +209,7 @@ class alignas(64) ChunkRingOf {
   void publish_filled() {
     auto& line = own_line(filled_);
     Sync::writes(&line.call);
-    // The progress line stays as it is: peers read it, and a store to it would wait for them.
+    // The progress line is not written: peers read it, so a store to it would wait for them.
     line.retired.store(drained_, std::memory_order_release);
     told_retired_ = drained_;
     ++messages_;
@@ -215,7 +221,7 @@ class alignas(64) ChunkRingOf {
     ++messages_;
     publish(own_progress_->out, ++reduced_);
   }
-  /// The chunk needs no third stage. Nothing is told.
+  /// Finishes a chunk that needs no third stage. Publishes nothing.
   void finish_reduced() {
     read_lines(reduced_);
     drained_ = ++reduced_;
@@ -224,28 +230,29 @@ class alignas(64) ChunkRingOf {
     read_lines(drained_);
     ++drained_;
   }
-  /// Others may wait for a slot with which this rank is done, while it waits for them. False: they
-  /// know of all.
+  /// Publishes the chunks that this rank has drained, since others may wait for their slots while
+  /// this rank waits for the others. Returns false if there is nothing new to publish.
   bool publish_retired() {
     if (drained_ == told_retired_) return false;
     told_retired_ = drained_;
     publish(own_progress_->retired, drained_);
     return true;
   }
-  /// Calls ring(rank) for each peer that sleeps, if anything was published since the last time. The
-  /// fence holds up all reading until the published word has got this core's line back from the
-  /// peers, so this is called where that costs nothing.
+  /// Calls ring(rank) for each peer that sleeps, if anything was published since the last call. Its
+  /// fence delays all loads until the published store has got its cache line back from the peers,
+  /// so callers call it where that costs nothing.
   template <class Ring>
   void wake_sleepers(Ring ring) {
     if (std::exchange(has_published_, false)) look_for_sleepers(ring);
   }
-  /// After this rank has put up its SleepLine: whether there is nothing to do, and nothing to tell.
+  /// Called after this rank has set its SleepLine. Returns whether it has nothing to do and nothing
+  /// to publish.
   template <class EndsWhenReduced>
   bool may_sleep(const EndsWhenReduced& ends_when_reduced) {
     return next_stage(ends_when_reduced) == Stage::none && drained_ == told_retired_;
   }
 
-  // --- Waiting for the peers, within so many looks ---
+  // --- Waiting for the peers, for at most `looks` polls ---
   template <class Ring>
   bool await_filled(int looks, uint64_t chunk, Ring ring) {
     return await(
@@ -257,16 +264,16 @@ class alignas(64) ChunkRingOf {
         looks, [&] { return all_reduced(chunk); }, ring);
   }
 
-  /// Chunks told to the peers.
+  /// Returns the number of chunks published to the peers.
   uint64_t messages() const { return messages_; }
 
  private:
   static constexpr uint64_t kNever = ~uint64_t{0};
-  static constexpr int kQuickLooks = 16;  // in which peers come that do not sleep
+  static constexpr int kQuickLooks = 16;  // peers that are awake arrive within these
 
   using Word = typename Sync::template Atomic<uint64_t>;
 
-  // A slot is free when all ranks have retired the chunk that was in it before.
+  // A slot is free when all ranks have retired its previous chunk.
   bool has_free_slot() { return filled_ - retired_ < kSlots || learn_retired(); }
   bool learn_retired();
   bool all_filled(uint64_t chunk) const {
@@ -281,8 +288,8 @@ class alignas(64) ChunkRingOf {
       if (peer.progress->out.load(std::memory_order_seq_cst) <= chunk) return false;
     return !is_given_up(chunk);
   }
-  // This rank reads what all ranks told with a chunk, from when all have filled it until it is
-  // drained.
+  // Declares to Sync that this rank reads the published lines of all ranks. The protocol allows
+  // that from when all have filled the chunk until this rank has drained it.
   void read_lines(uint64_t chunk) const {
     for (const auto& peer : peers_) Sync::reads(&peer.lines[slot_of(chunk)].call);
   }
@@ -296,7 +303,7 @@ class alignas(64) ChunkRingOf {
     word.store(value, std::memory_order_release);
     has_published_ = true;
   }
-  // It pauses between the looks: each look takes the line from the peer that is about to write it.
+  // Polls with pauses: each poll takes the line away from the peer that is about to write it.
   template <class Came, class Ring>
   bool await(int looks, const Came& came, Ring ring) {
     for (int look = 0; look < looks; ++look) {
@@ -310,28 +317,28 @@ class alignas(64) ChunkRingOf {
   std::vector<Peer> peers_;
   uint64_t end_ = 0;  // one past the last chunk
   uint64_t filled_ = 0, reduced_ = 0, drained_ = 0;
-  uint64_t retired_ = 0;  // chunks with which all ranks were done when last looked at
+  uint64_t retired_ = 0;  // chunks that all ranks had retired when this rank last checked
   // --- the next cache line ---
   uint64_t stopped_at_ = kNever;  // kNever: the ring flows
   uint64_t told_retired_ = 0;
-  uint64_t first_ = 0;  // chunk of this epoch
+  uint64_t first_ = 0;  // first chunk of this epoch
   uint64_t messages_ = 0;
   const SleepLines sleepers_;
   const size_t rank_;
   Line* const own_lines_;
   Progress* const own_progress_;
-  bool has_published_ = false;  // and not looked yet which peers sleep
+  bool has_published_ = false;  // since the last check for sleeping peers
   typename Sync::template Atomic<bool> aborted_{false};
 };
 
-// Out of the way of who finds a free slot without it.
+// Kept out of line, because a free slot is mostly found without it.
 template <class Sync, size_t kSlotCount>
 [[gnu::noinline]] bool ChunkRingOf<Sync, kSlotCount>::learn_retired() {
   const uint64_t needed = filled_ - kSlots + 1;
   retired_ = drained_;
   for (auto& peer : peers_) {
     if (peer.lines == own_lines_) continue;
-    // Told with whatever the peer published last, which is in most cases what this rank read last.
+    // A peer publishes it with every word, so the line that this rank read last mostly has it.
     const auto look = [&](const Word& word) {
       peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
       return peer.retired >= needed;

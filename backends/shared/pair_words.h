@@ -12,12 +12,13 @@
 
 namespace tutti {
 
-/// The words by which each two ranks meet: one in each rank's memory about each other rank, which
-/// only that rank writes, and once. A zeroed word says nothing yet.
+/// The words through which two ranks learn of the memory of their pair. Each rank has, in its own
+/// memory, one word about each other rank, which only it writes, and only once. A zeroed word means
+/// that nothing is published yet.
 ///
-///   a word:   silent --tell--> its rank has memory for the two, and where | it has none
-///   the two:  awaited --both words have memory--> met
-///             awaited --either word has none--> refused
+///   a word:    silent --tell--> offset of its rank's memory for the pair | no memory
+///   the pair:  awaited --both words have memory--> met
+///              awaited --either word has none--> refused
 template <class Sync>
 class PairWordsOf {
  public:
@@ -26,39 +27,40 @@ class PairWordsOf {
 
   static constexpr size_t bytes(int size) { return static_cast<size_t>(size) * sizeof(Word); }
 
-  /// `words`: of each rank, one about each rank; `sleepers`: of each rank.
+  /// `words`: per rank, its words about all ranks; `sleepers`: one per rank.
   PairWordsOf(int rank, std::vector<Word*> words, std::vector<SleepLineOf<Sync>*> sleepers)
       : rank_(rank), words_(std::move(words)), sleepers_(std::move(sleepers)) {}
 
   bool has_told(int peer) const {
     return word(rank_, peer).load(std::memory_order_relaxed) != kSilent;
   }
-  /// Says where this rank's memory for the two is, or that it has none. Calls ring() if the peer
-  /// sleeps.
+  /// Publishes the offset of this rank's memory for the pair, or that it has none. Calls ring() if
+  /// the peer sleeps.
   template <class Ring>
   void tell(int peer, std::optional<uint64_t> place, const Ring& ring) {
     word(rank_, peer).store(place ? *place + 1 : kNone, std::memory_order_seq_cst);
-    // Either the other rank sees the word before it sleeps, or this one sees that it sleeps.
+    // Either the peer sees the word before it sleeps, or this rank sees that the peer sleeps.
     if (sleepers_[static_cast<size_t>(peer)]->take()) ring();
   }
-  /// Says how the two stand, once this rank has told.
+  /// Returns the state of the pair, once this rank has published its word.
   Meeting meeting(int peer) const {
     const auto own = word(rank_, peer).load(std::memory_order_relaxed);
     const auto other = word(peer, rank_).load(std::memory_order_seq_cst);
     if (own == kNone || other == kNone) return Meeting::refused;
     return other == kSilent ? Meeting::awaited : Meeting::met;
   }
-  /// Says where the memory of a peer that this rank has met is.
+  /// Returns the offset of the peer's memory. This rank must have met the peer.
   uint64_t place_of(int peer) const {
     return word(peer, rank_).load(std::memory_order_relaxed) - 1;
   }
-  /// Before sleeping: whether the peer has still told nothing.
+  /// Called before sleeping: returns whether the peer has published nothing yet.
   bool is_silent(int peer) const {
     return word(peer, rank_).load(std::memory_order_seq_cst) == kSilent;
   }
 
  private:
-  static constexpr uint64_t kSilent = 0, kNone = ~uint64_t{0};  // else one more than the place
+  // Any other value is an offset plus one.
+  static constexpr uint64_t kSilent = 0, kNone = ~uint64_t{0};
   Word& word(int rank, int about) const {
     return words_[static_cast<size_t>(rank)][static_cast<size_t>(about)];
   }

@@ -10,36 +10,37 @@
 
 namespace tutti {
 
-/// Sends and receives that their callers wait for, in shared memory: from each rank to each other
-/// one a Pipeline of these two alone, in which a send is a broadcast. What one rank sends to the
-/// other comes in the order of the calls, and both say what they mean before anything moves.
+/// Blocking sends and receives in shared memory. For each direction of each pair of ranks there is
+/// a Pipeline of these two alone, in which a send is a broadcast. Messages of a pair arrive in the
+/// order of the calls, and both ranks publish their call before anything moves.
 ///
-/// Each rank of two allocates its part when it first sends to the other one or receives from it,
-/// and says where that is by its PairWords. The token's holder only, except abort().
+/// Each rank of a pair allocates its part at its first call with the other rank and publishes the
+/// offset in its PairWords. Only the holder of the engine's token uses it, except abort().
 class Pairs {
  public:
-  /// In each rank's first block, for so many ranks at most.
+  /// Returns the bytes of the words in each rank's first block.
   static constexpr size_t bytes_of_words(int size) { return PairWords::bytes(size); }
-  /// `words`: of each rank, zeroed, bytes_of_words() large; `sleepers`: of each rank.
+  /// `words`: one block per rank, zeroed, of bytes_of_words() bytes; `sleepers`: one per rank.
   Pairs(int rank, SharedMemory& memory, const std::vector<std::byte*>& words,
         std::vector<SleepLine*> sleepers, const Geometry& geometry = {});
   ~Pairs();
 
-  /// A send or a receive, whose `root` is the other rank. Null: it is done; see Launch::spins.
+  /// Starts a send or a receive; its `root` is the other rank. Returns null if it is done already
+  /// (Launch::spins).
   OperationPtr start(const Collective& collective, const Launch& launch);
   bool progress();
-  /// False if progress(), or an operation's advance(), would do something.
+  /// Returns false if progress(), or an operation's advance(), would do something.
   bool may_sleep();
   bool idle() const;
   void abort() { aborted_.store(true); }
-  /// The other ranks of what is pending, so far as they have not come to it.
+  /// Returns the peers that have not called their side of the pending calls yet.
   std::vector<int> missing() const;
   void count(TransportCounters& counters) const;
 
  private:
   class FirstCall;
   class Memory;
-  /// With one other rank. No pipelines: the two have not met yet.
+  /// The state with one other rank. It has no pipelines until the two have met.
   struct Pair {
     std::unique_ptr<Region> region;
     std::unique_ptr<Memory> sent, received;
@@ -58,8 +59,8 @@ class Pairs {
   const std::vector<SleepLine*> sleepers_;
   PairWords words_;
   std::vector<Pair> pairs_;           // by the other rank
-  std::vector<int> met_;              // the ranks of those that have pipelines
-  std::vector<FirstCall*> awaiting_;  // the other rank, which has not met this one yet
+  std::vector<int> met_;              // the other ranks of pairs with pipelines
+  std::vector<FirstCall*> awaiting_;  // calls whose peer has not met this rank yet
   std::atomic<bool> aborted_{false};
 };
 

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr int kFirstRuns = 8;
 
-// These stand at the beginning of a rank's block.
+// The beginning of a rank's block.
 struct Lines {
   ChunkLine chunks[ChunkRing::kSlots];
   ProgressLine progress;
@@ -46,7 +46,7 @@ size_t Pipeline::sender_bytes(const Geometry& geometry) {
   return lines_bytes() + ChunkRing::kSlots * static_cast<size_t>(geometry.chunk_bytes);
 }
 
-// 0: the whole operation is one chunk.
+// Returns the elements of a chunk; 0: the whole operation is one chunk.
 int64_t Pipeline::elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
                                     int64_t count) const {
   if (algorithm == kMove) {
@@ -90,7 +90,7 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
   share_outputs_.reserve(peers_.size() + 1);
-  // How many run at once varies with time from step to step.
+  // The number of operations that run at once varies from step to step.
   for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Call>(*this));
 }
 
@@ -208,7 +208,8 @@ void Pipeline::fill_one_shot(const Call& run, uint64_t chunk, Range range) {
   copied_ += bytes;
 }
 
-// Tells where this rank's elements lie, if its peers reach them; else leaves there what they read.
+// Publishes the offsets of this rank's elements if its peers reach them. Otherwise packs the parts
+// that the peers read into this rank's slot.
 void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range mine) {
   auto& line = ring_.own_line(chunk);
   const Destination destination = choice_.choose(run.destination_word(), chunk);
@@ -230,7 +231,7 @@ void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range
   copied_ += run.bytes(range.count - mine.count);
 }
 
-// What others read, into the own slot.
+// Writes elements that other ranks read into this rank's slot.
 void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
                            Destination destination) {
   if (destination == Destination::cache) {
@@ -250,7 +251,7 @@ void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
   }
 }
 
-// Where what a rank told of a chunk lies in its memory; kNowhere: in its slots.
+// Returns the offset that a rank published with a chunk; kNowhere: it uses its slots.
 uint64_t Pipeline::told_place(size_t rank, uint64_t chunk, size_t at) const {
   uint64_t place = 0;
   std::memcpy(&place, ring_.line(rank, chunk).payload + at, sizeof place);
@@ -262,7 +263,8 @@ void Pipeline::drain() {
   auto& run = run_of(chunk);
   if (run.algorithm == kTwoShot) {
     drain_shares(run, chunk);
-    // What is short tells of waiting more than of bytes, and what was read where it lay of neither.
+    // The time of a short chunk is mostly waiting, and a chunk that was read in place has no
+    // packing to measure. Both are left out.
     if (const auto bytes = run.bytes(run.range_of(chunk).count);
         bytes >= static_cast<size_t>(geometry_.chunk_bytes) / 4 && !is_read_in_place(chunk))
       choice_.learn(run.destination_word(), chunk, bytes);
@@ -273,11 +275,11 @@ void Pipeline::drain() {
 void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
   const AddTime time(choice_.time_of(chunk));
   const Range range = run.range_of(chunk);
-  // Each rank has written its share to where it belongs.
+  // Then each rank has already written its share into this rank's output.
   if (!run.is_wanted || told_place(own_rank(), chunk, kOutputAt) != SharedMemory::kNowhere) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
-    // The own share may be there already.
+    // This rank's own share may already be in the output.
     if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
     run.drain(share, peers_[rank].results + slot_at(chunk));
     copied_ += run.bytes(share.count);
@@ -297,7 +299,7 @@ bool Pipeline::progress() {
     fail_all({});
     return true;
   }
-  // Bounded, so that the thread that drives looks at other things now and then.
+  // Bounded, so that the driver looks at other things now and then.
   constexpr int kMostSteps = 16;
   bool moved = false;
   try {
@@ -312,7 +314,7 @@ bool Pipeline::progress() {
       retire_finished();
     }
   } catch (const Error& error) {
-    // A peer's memory cannot be reached: nothing of this queue can go on.
+    // A peer's memory cannot be reached, so nothing of this queue can go on.
     fail_all(error);
     return true;
   }
@@ -332,7 +334,8 @@ void Pipeline::fail_all(const std::optional<Error>& why) {
   operations_.clear();
 }
 
-// Small operations are over with their middle stage, and those that the ranks do not want.
+// Returns whether the next chunk to reduce is over after that stage: that holds for small
+// operations and for those that are not agreed.
 bool Pipeline::ends_when_reduced() {
   const uint64_t chunk = ring_.reduced();
   const auto& run = run_of(chunk);

@@ -16,60 +16,60 @@
 
 namespace tutti {
 
-/// For the message when ranks disagree: the name of the operation that begins with a chunk.
+/// The name of the operation that begins with a chunk, for the message when ranks disagree.
 struct alignas(64) NameLine {
   char text[64] = {};
 };
 
-/// Operations of one queue, in shared memory: of all kinds but send and recv. They are cut into
-/// chunks that stay in cache; the chunks of all operations form one sequence with growing numbers,
-/// and each chunk goes through three stages on every rank:
-///   fill    pack what others reduce into the own slot, publish it
-///   reduce  when all ranks published: reduce the own share of the chunk straight from the peers'
-///           slots, in rank order, publish the result
-///   drain   when all results are there: unpack them
-/// While one chunk is reduced the next is filled and the one before is drained. A small operation
-/// is one chunk of which every rank reduces everything (no third stage). Memory that is shared
-/// itself is neither packed nor unpacked: it is read where it is, and the owner of a share writes
-/// the result there; which memory is so, each rank tells with each chunk. Where what others read of
-/// a chunk is left is the CacheChoice's.
+/// Runs the operations of one queue in shared memory, of all kinds but send and recv. They are cut
+/// into chunks that stay in cache. The chunks of all operations form one sequence with growing
+/// numbers, and each chunk passes through three stages on every rank:
+///   fill    pack the elements that others reduce into this rank's slot, and publish it
+///   reduce  when all ranks have published: reduce this rank's share of the chunk straight from the
+///           peers' slots, in rank order, and publish the result
+///   drain   when all results are published: unpack them
+/// While one chunk is reduced, the next is filled and the previous one is drained. A small
+/// operation is one chunk, of which every rank reduces everything; it has no third stage. Memory
+/// that is itself shared is neither packed nor unpacked: it is read in place, and the owner of a
+/// share writes the result there. With each chunk a rank publishes which of its memory that is. The
+/// CacheChoice decides where a rank leaves the elements that others read.
 ///
 /// A reduce is an allreduce that only its root drains. The other kinds have another middle stage:
-///   move    when all ranks published: copy what is for this rank (reduce_scatter: reduce it)
-///           straight from the peers' slots to where it belongs; no third stage follows
-/// Input that lies in shared memory itself is not packed but read where it is; then its rank waits,
-/// in the third stage, until all have read it.
+///   move    when all ranks have published: copy the parts for this rank (reduce_scatter: reduce
+///           them) straight from the peers' slots to the output; no third stage follows
+/// Input that is itself in shared memory is not packed but read in place. Then its rank waits, in a
+/// third stage, until all ranks have read it.
 ///
-/// The ChunkRing says what may be done with which chunk. The verdict of each rank comes with the
+/// The ChunkRing decides what may be done with which chunk. The verdict of each rank comes with the
 /// first chunk of an operation, and nothing is written to anyone's memory before all are known.
 class Pipeline {
  public:
   static size_t block_bytes(const Geometry& geometry = {});
-  /// Of one that a sender has for itself and a receiver, who fills no slots; of both for each
-  /// other.
+  /// Return the bytes of a sender's part of a Pipeline with one receiver, which fills no slots, and
+  /// of one rank's memory for both directions of a pair.
   static size_t sender_bytes(const Geometry& geometry = {});
   static size_t pair_bytes(const Geometry& geometry = {}) {
     return sender_bytes(geometry) + lines_bytes();
   }
 
-  /// `blocks`: of this queue, one a rank. `sleepers`: of each rank. `pair`: it has two ranks, which
-  /// are called so, and all that the first does is to send to the second.
+  /// `blocks`: this queue's blocks, one per rank. `sleepers`: one per rank. `pair`: if not empty,
+  /// the ranks' numbers in a Pipeline of two, in which the first only sends to the second.
   Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>& blocks,
            std::vector<SleepLine*> sleepers, const Geometry& geometry = {},
            std::vector<int> pair = {});
   ~Pipeline();
 
-  /// Null: it is done; see Launch::spins.
+  /// Returns null if the operation is done already (Launch::spins).
   OperationPtr start(const Collective& collective, const Launch& launch);
-  /// What start() will count as messages (chunks told to the peers) and bytes (read by them, or
-  /// written into their memory).
+  /// Returns what start() will count as messages (chunks published to the peers) and bytes (read by
+  /// them, or written into their memory).
   Traffic predict(const Collective& collective, const Launch& launch) const;
   bool progress();
-  /// False if progress() would do something.
+  /// Returns false if progress() would do something.
   bool may_sleep();
   bool idle() const { return operations_.empty(); }
   void abort() { ring_.abort(); }
-  /// Peers that have not come to the oldest operation.
+  /// Returns the peers that have not begun the oldest operation.
   std::vector<int> missing() const;
   bool lacks_ranks() const;
   void count(TransportCounters& counters) const;
@@ -81,12 +81,13 @@ class Pipeline {
   class Call;
   struct Parts;
   enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused, kMove };
-  // Where a rank's shared memory begins for this operation, as the payload of its first chunk.
+  // The offsets of a rank's shared memory for this operation, published as the payload of its first
+  // chunk.
   struct Places {
     uint64_t elements = 0;
     uint64_t outputs = 0;
   };
-  // Memory of one rank, beside the words of its ring. There is one of each for each slot.
+  // The memory of one rank beside its ring's words: per slot a name, a slot and a result.
   struct Peer {
     NameLine* names = nullptr;
     std::byte* slots = nullptr;
@@ -94,7 +95,8 @@ class Pipeline {
   };
 
   int size() const { return static_cast<int>(peers_.size()); }
-  // In caches: of each two neighbours one begins where their shares meet.
+  // Even ranks reduce downwards and odd ranks upwards, so that ranks 2i and 2i + 1 begin where
+  // their shares meet; see Order.
   Order own_order() const { return rank_ % 2 == 0 ? Order::descending : Order::ascending; }
   OperationPtr enqueue(const Collective& collective, const Launch& launch, uint64_t begin);
   bool run_here(const Collective& collective, const Launch& launch);
@@ -102,7 +104,7 @@ class Pipeline {
   size_t own_rank() const { return static_cast<size_t>(rank_); }
   Peer& own() { return peers_[own_rank()]; }
   Call& run_of(uint64_t chunk);
-  // Returns where the slot of a chunk begins among a rank's slots, and among its results.
+  // Returns the offset of a chunk's slot in a rank's slots, and in its results.
   size_t slot_at(uint64_t chunk) const {
     return ChunkRing::slot_of(chunk) * static_cast<size_t>(geometry_.chunk_bytes);
   }
@@ -145,11 +147,11 @@ class Pipeline {
   bool is_in_place(const Call& run, size_t rank) const;
   const std::byte* moved_from(const Call& run, size_t rank, uint64_t chunk, int64_t begin) const;
   Traffic predict_move(const Collective& collective) const;
-  // Wakes a rank that sleeps.
+  // Returns the function that wakes a sleeping rank.
   auto bell() {
     return [this](int rank) { memory_.ring(rank); };
   }
-  // Whether the next chunk to reduce is over then.
+  // Returns the function that asks whether the next chunk to reduce is over after that stage.
   auto its_end() {
     return [this] { return ends_when_reduced(); };
   }
@@ -158,7 +160,7 @@ class Pipeline {
   void forget(Call& run);
 
   const int rank_;
-  const Geometry geometry_;  // its one_shot_bytes are those of one rank
+  const Geometry geometry_;  // its one_shot_bytes are per rank here
   SharedMemory& memory_;
   ChunkRing ring_;
   CacheChoice choice_;
@@ -168,13 +170,13 @@ class Pipeline {
   std::vector<std::unique_ptr<Call>> spare_;
   uint64_t allocations_ = 0;
   uint64_t epoch_ = 0;                      // upper bits of the tags
-  uint64_t named_[ChunkRing::kSlots] = {};  // subjects whose names the own NameLines hold
+  uint64_t named_[ChunkRing::kSlots] = {};  // subjects of the names in this rank's NameLines
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  std::vector<std::byte*> share_outputs_;  // where the result of a share is written to
-  std::vector<std::byte> block_;           // elements on their way elsewhere, in the first cache
+  std::vector<std::byte*> share_outputs_;  // addresses that the result of a share is written to
+  std::vector<std::byte> block_;           // elements on their way elsewhere; stays in the L1 cache
   uint64_t bytes_ = 0;
-  uint64_t copied_ = 0;  // bytes into slots and out of them
+  uint64_t copied_ = 0;  // bytes copied into slots and out of them
 };
 
 }  // namespace tutti

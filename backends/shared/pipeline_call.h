@@ -7,28 +7,28 @@
 #include "tutti/backends/shared/pipeline.h"
 #include "tutti/base/text.h"
 
-// What the files of Pipeline share; no other file includes it.
+// Shared by the source files of Pipeline; no other file includes it.
 
 namespace tutti {
 
-// Stays in the first cache.
+// A block of this size stays in the L1 cache.
 inline constexpr int64_t kCacheBlockBytes = 16 << 10;
 
-// In the payload of a chunk's line: where its rank's input lies in shared memory, if its peers read
-// it there; where it left the chunk else (a Destination); and where its output lies, if they write
-// it there.
+// Positions in the payload of a chunk's line: the offset of its rank's input, if the peers read it
+// in place; the Destination of the packed chunk otherwise; and the offset of its output, if the
+// peers write there.
 inline constexpr size_t kInputAt = 0;
 inline constexpr size_t kOutputAt = CacheChoice::kDestinationAt + sizeof(uint64_t);
 
-// Of the layout that a FusedUpdate is for, owned by one rank.
+// A stripe of the layout of a FusedUpdate; one rank owns each stripe.
 inline constexpr int64_t kStripeBytes = 64 << 10;
 
-// Whole elements per cache line, so that shares of any dtype begin on lines.
+// Returns the whole elements per cache line, so that shares of any dtype begin on lines.
 inline int64_t elements_per_line(int64_t element_bytes) {
   return std::max<int64_t>(1, 64 / element_bytes);
 }
 
-// What `rank` reduces of the elements `whole`.
+// Returns the share of the elements `whole` that `rank` reduces.
 inline Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
   const int64_t unit = elements_per_line(element_bytes);
   const int64_t even = (whole.count + size - 1) / size;
@@ -48,30 +48,35 @@ inline Scale scale_of(const Collective& collective, const Launch& launch, int si
   return scale;
 }
 
-// 0: the ranks know already that they mean the same.
+// Returns the hash of a call's name, scale, layout and counts; 0: the ranks have agreed on it
+// already.
 inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
   if (launch.name.empty()) return 0;
   uint64_t seed = 0;
   std::memcpy(&seed, &collective.scale.factor, sizeof seed);
   seed ^= launch.layout;
-  // What ranks exchange need not be alike.
+  // The counts of exchanged parts may differ between ranks.
   if (collective.send_counts.size() > 1 && !exchanges_parts(collective.kind))
     seed = hash_bytes(std::as_bytes(collective.send_counts), seed);
   return hash_text(launch.name, seed);
 }
 
-/// What goes from whom to whom in an operation that moves elements. Each rank gives either one part
-/// to all, or one to each; a chunk has the same range of all parts.
+/// The parts that ranks exchange in an operation that moves elements. Each sending rank contributes
+/// either one part for all ranks or one part for each. A chunk has the same range of every part.
 struct Pipeline::Parts {
-  int64_t count = 1;  // that each rank which gives gives
+  int64_t count = 1;  // parts that each sending rank contributes
   std::span<const int64_t> send_counts, recv_counts;
-  std::vector<int64_t> given_at;     // where in the input each rank's part begins
-  std::vector<int64_t> received_at;  // and where in the output what each rank gives belongs
-  bool is_own_in_slot = false;       // this rank's part for itself: its place may be written before
-  std::vector<std::byte> held;       // a copy of the input, if the output may overwrite all of it
-  uint64_t place = SharedMemory::kNowhere;  // of the input, if the peers read it where it is
-  bool is_kept = false;  // some rank's input is read where it is: over when all have read it
-  std::vector<const std::byte*> sources;  // then: each rank's part for this one; null: in its slot
+  std::vector<int64_t> given_at;     // offset in the input of each rank's part, in elements
+  std::vector<int64_t> received_at;  // offset in the output of what each rank sends
+  // This rank's part for itself is packed too, because the output may overwrite it.
+  bool is_own_in_slot = false;
+  // A copy of the input, if the output may overwrite the input before that is packed.
+  std::vector<std::byte> held;
+  uint64_t place = SharedMemory::kNowhere;  // offset of the input, if the peers read it in place
+  // Some rank's input is read in place, so a chunk is over only when all ranks have read it.
+  bool is_kept = false;
+  // If is_kept: each rank's part for this rank; null: it is in that rank's slot.
+  std::vector<const std::byte*> sources;
 };
 
 /// One operation. Its chunks are numbers [begin, end) of the queue.
@@ -115,7 +120,7 @@ class Pipeline::Call final : public Operation {
     why.reset();
     state = OperationState::pending;
   }
-  // Not in memory that all reach: in one shot or in two, or moved.
+  // Lays out an operation whose memory not all ranks reach: in one shot, in two shots, or moved.
   void share_apart() {
     windows.clear();
     if (algorithm != kMove)
@@ -151,7 +156,7 @@ class Pipeline::Call final : public Operation {
   }
   size_t bytes(int64_t elements) const { return static_cast<size_t>(elements * element); }
 
-  // The edges, or plain memory.
+  // These use the edges if there are any, and plain memory otherwise.
   void fill(Range range, std::byte* slot) const {
     if (range.count == 0 || slot == nullptr) return;
     if (edges.fill != nullptr)
@@ -170,8 +175,8 @@ class Pipeline::Call final : public Operation {
     if (edges.fill == nullptr) return input + range.begin * element;
     return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
   }
-  // Whether no other rank reads it, so that it need not lie in a slot: that of a reduce's root, in
-  // one shot.
+  // Returns whether no other rank reads this input, so that it need not be packed into a slot: it
+  // is the input of a reduce's root, in one shot.
   bool keeps_input(Range range) const {
     return kind == CollectiveKind::reduce && is_wanted && input_view(range) != nullptr;
   }
@@ -187,16 +192,16 @@ class Pipeline::Call final : public Operation {
   // --- pipeline_move.cc: kinds that move elements ---
   void lay_out_move(const Collective& collective);
   bool gives(int rank) const;
-  int64_t given_to(int rank) const;       // elements that this rank gives it
-  int64_t received_from(int rank) const;  // elements of its part for this rank
+  int64_t given_to(int rank) const;       // elements that this rank sends to `rank`
+  int64_t received_from(int rank) const;  // elements that this rank receives from `rank`
   const std::byte* part_for(int rank) const;
-  std::byte* place_for(int rank) const;  // where what it gives belongs
-  size_t slot_bytes() const {            // of a chunk; alike on all ranks
+  std::byte* place_for(int rank) const;  // address of what `rank` sends, in the output
+  size_t slot_bytes() const {            // of a chunk; equal on all ranks
     return bytes(parts.count * (chunk_elements == 0 ? count : chunk_elements));
   }
   bool tells_place() const { return slot_bytes() > ChunkLine::kPayload; }
-  // It is known where the ranks leave a chunk in which each part is long, and in whose slots all
-  // is.
+  // Returns whether the Destination of a chunk matters: every part is long, and all parts are
+  // packed into slots.
   bool chooses_destination() const {
     return !parts.is_kept && slot_bytes() >= kLeastPastCaches * static_cast<size_t>(parts.count);
   }
@@ -210,14 +215,14 @@ class Pipeline::Call final : public Operation {
   // --- all kinds ---
   CollectiveKind kind = CollectiveKind::allreduce;
   int root = 0;
-  bool is_wanted = true;  // the result, on this rank
+  bool is_wanted = true;  // this rank needs the result
   DataType dtype = DataType::f32;
   int64_t element = 4;
   ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
-  int64_t count = 0;      // of elements; where they are moved: of the longest part of any rank
-  std::string_view name;  // until the verdict is known; borrowed
+  int64_t count = 0;  // of elements; for kinds that move elements, of the longest part of any rank
+  std::string_view name;  // borrowed; valid until the verdict is known
   uint64_t subject = 0;
-  std::optional<Error> why;  // it failed
+  std::optional<Error> why;  // set if it failed
   uint32_t verdict = 0;
   Edges edges;
   const std::byte* input = nullptr;
@@ -228,7 +233,7 @@ class Pipeline::Call final : public Operation {
   Pipeline::Algorithm algorithm = kOneShot;
   int64_t chunk_elements = 0;  // 0: one chunk
   uint64_t begin = 0, end = 0;
-  int64_t reduced_elements = 0;  // direct: of the own share
+  int64_t reduced_elements = 0;  // direct: elements of this rank's share that are done
   OperationState state = OperationState::pending;
 };
 
@@ -248,7 +253,7 @@ inline void Pipeline::tell_call(const Call& run, uint64_t chunk) {
   tell_name(chunk, run.subject, run.name);
 }
 
-// Whether all ranks mean the same operation, and want it.
+// Returns whether all ranks called the same operation, without a veto.
 inline bool Pipeline::is_agreed(uint64_t chunk) const {
   return ring_.all_tell_alike(chunk) && ring_.own_line(chunk).call.verdict() == 0;
 }

@@ -1,5 +1,5 @@
-// The middle stage of the pipeline for kinds that move elements, or reduce a part for each rank:
-// straight from the peers' slots, or from their input where it lies in shared memory.
+// The middle stage of the pipeline for kinds that move elements or reduce a part for each rank. It
+// reads the peers' slots, or their input if that is in shared memory.
 
 #include <algorithm>
 #include <cstring>
@@ -33,7 +33,8 @@ bool is_one_memory(const std::byte* one, size_t bytes, const std::byte* other, s
   return bytes > 0 && others > 0 && before(one, other + others) && before(other, one + bytes);
 }
 
-// What of a part of `count` elements is in a chunk that has `range` of each.
+// Returns the range of a part of `count` elements that is in a chunk with the range `range` of each
+// part.
 Range in_chunk(int64_t count, Range range) {
   const int64_t begin = std::min(range.begin, count);
   return {begin, std::min(range.end(), count) - begin};
@@ -50,7 +51,7 @@ int64_t Pipeline::parts_of(CollectiveKind kind, int size) {
   return has_part_for_each(kind) ? size : 1;
 }
 
-// Elements of each part.
+// Returns the elements of each part that fit in a chunk.
 int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype) const {
   const int64_t unit = elements_per_line(size_of(dtype));
   const int64_t elements = geometry_.chunk_bytes / size_of(dtype) / parts_of(kind, size());
@@ -117,13 +118,15 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
 
   const int64_t own = given_to(rank);
   const auto given = bytes(parts.count > 1 ? sum_of(parts.send_counts) : own);
-  // What becomes output may be input that is still to be packed, if not all is packed at once and
-  // each part comes back to where it went from.
+  // The output may overwrite input that is still to be packed. It cannot if everything is packed at
+  // once, or if each part is replaced by the part that comes back for it. Otherwise a copy of the
+  // input is kept.
   if (exchanges || kind == CollectiveKind::reduce_scatter) {
     const auto taken = bytes(exchanges ? sum_of(parts.recv_counts) : own);
     const bool is_own_part = kind == CollectiveKind::reduce_scatter &&
                              output == input + parts.given_at[static_cast<size_t>(rank)] * element;
-    // No other rank reads there, and each element of the result replaces what it was made of.
+    // No other rank reads this part, and each element of the result replaces the element that it
+    // was made of.
     parts.is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
     const bool is_back =
         input == output && (!exchanges || std::ranges::equal(parts.send_counts, parts.recv_counts));
@@ -152,7 +155,7 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
   const Range range = run.range_of(chunk);
   auto* slot = small_place(own_rank(), chunk, run.slot_bytes());
   const bool is_packed = run.parts.place == SharedMemory::kNowhere;
-  // Where each rank's part begins: only this rank knows.
+  // Only this rank knows where each rank's part begins, so it publishes the offsets.
   if (!is_packed && exchanges_parts(run.kind) && chunk == run.begin)
     std::memcpy(slot, run.parts.given_at.data(),
                 run.parts.given_at.size() * sizeof run.parts.given_at[0]);
@@ -174,15 +177,16 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
   }
 }
 
-// Whether any rank told that its input is to be read where it is: with the first chunk of what
-// moves, with each of an allreduce in two shots.
+// Returns whether any rank published that its input is read in place. Kinds that move elements
+// publish it with their first chunk, allreduces in two shots with each chunk.
 bool Pipeline::is_read_in_place(uint64_t chunk) const {
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     if (told_place(rank, chunk, kInputAt) != SharedMemory::kNowhere) return true;
   return false;
 }
 
-// Of the first chunk, which all ranks have told: who has left what where.
+// Learns from the first chunk, which all ranks have published, where each rank's part for this rank
+// is.
 void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   run.parts.is_kept = run.tells_place() && is_read_in_place(chunk);
   if (!run.parts.is_kept) return;
@@ -203,13 +207,13 @@ void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   }
 }
 
-// Whether what a rank gives this one is read where it was, and not out of a slot.
+// Returns whether this rank reads the part from `rank` in place instead of from a slot.
 bool Pipeline::is_in_place(const Call& run, size_t rank) const {
   if (static_cast<int>(rank) == rank_) return !run.parts.is_own_in_slot;
   return !run.parts.sources.empty() && run.parts.sources[rank] != nullptr;
 }
 
-// Where elements from `begin` on are of what a rank gives this one.
+// Returns the address of the part that `rank` sends to this rank, from element `begin` on.
 const std::byte* Pipeline::moved_from(const Call& run, size_t rank, uint64_t chunk,
                                       int64_t begin) const {
   if (is_in_place(run, rank))
@@ -234,7 +238,7 @@ void Pipeline::move(Call& run, uint64_t chunk) {
 
 void Pipeline::take_moved(const Call& run, uint64_t chunk, Range range) {
   if (run.kind == CollectiveKind::reduce_scatter) return reduce_part(run, chunk, range);
-  // Each rank begins with another one.
+  // Each rank begins with a different peer.
   for (size_t i = 0; i < peers_.size(); ++i) {
     const size_t rank = (static_cast<size_t>(rank_) + i) % peers_.size();
     const Range piece = in_chunk(run.received_from(static_cast<int>(rank)), range);
@@ -263,7 +267,7 @@ void Pipeline::reduce_part(const Call& run, uint64_t chunk, Range range) {
                 run.scale, Destination::cache);
 }
 
-// As if all ranks pack.
+// Returns the traffic as if all ranks packed their input.
 Traffic Pipeline::predict_move(const Collective& collective) const {
   using enum CollectiveKind;
   const auto [kind, dtype] = std::pair(collective.kind, collective.dtype);

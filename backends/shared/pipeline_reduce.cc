@@ -1,4 +1,5 @@
-// The middle stage of the pipeline: arithmetic straight on the peers' memory.
+// The middle stage of the pipeline for allreduce and reduce, which reads the peers' memory
+// directly.
 
 #include <cstring>
 
@@ -10,9 +11,9 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kBytesPerCall = 1 << 20;  // between two looks at other things
+constexpr int64_t kBytesPerCall = 1 << 20;  // after these the driver looks at other things
 
-// Takes a line away from the cores that read it, before it is written. A store would do so too, but
+// Fetches a line from the cores that read it, before it is written. A store would do the same, but
 // all later stores would wait for it.
 inline void fetch_for_writing(const void* line) {
 #if defined(__x86_64__)
@@ -63,7 +64,7 @@ Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
   return places;
 }
 
-// Where a rank's elements of a small operation are.
+// Returns the address of a rank's elements of a small operation.
 std::byte* Pipeline::small_place(size_t rank, uint64_t chunk, size_t bytes) const {
   return bytes <= ChunkLine::kPayload ? ring_.line(rank, chunk).payload
                                       : peers_[rank].slots + slot_at(chunk);
@@ -95,7 +96,7 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   auto* output = run.is_wanted ? run.output_view(mine) : nullptr;
   share_outputs_.clear();
   if (output != nullptr) share_outputs_.push_back(output);
-  // Whether any rank takes this share out of the results, this one too if it unpacks them.
+  // True if any rank copies this share out of the results; this rank does if it unpacks them.
   bool is_taken = run.is_wanted && output == nullptr;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     is_taken |= find_share(run, chunk, rank, mine);
@@ -104,16 +105,16 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   if (is_taken && !is_written_to_peers && choice_.of(own_rank(), chunk) == Destination::memory)
     return reduce_past_caches(run, mine, result);
   if (is_taken) share_outputs_.push_back(result);
-  // What is in peers' memory is shared with them at its ends.
+  // In the peers' memory other ranks write the neighbouring shares; see Order.
   const auto order = is_written_to_peers ? own_order() : Order::ascending;
   if (!share_outputs_.empty())
     tutti::reduce(run.dtype, run.op, share_outputs_, inputs_, mine.count, run.scale,
                   Destination::cache, order);
 }
 
-// Where a rank's elements of this rank's share are, into inputs_, and, if it is another one that
-// wants the result in memory that is reached, where that is, into share_outputs_. True: it takes it
-// out of the results.
+// Sets inputs_[rank] to the rank's elements of this rank's share. Appends the address of the share
+// in the rank's output to share_outputs_ if this rank can write there. Returns true if the rank
+// copies the share out of the results.
 bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mine) {
   const Range range = run.range_of(chunk);
   const auto offset = run.bytes(mine.begin - range.begin);
@@ -135,7 +136,8 @@ bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mi
   return false;
 }
 
-// From inputs_, to where this rank wants it and past the caches to where the others do.
+// Reduces inputs_ into this rank's output, and writes the result past the caches for the other
+// ranks.
 void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
   const int64_t step = kCacheBlockBytes / run.element;
   for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
@@ -150,13 +152,14 @@ void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
   }
 }
 
-// A part of what this rank reduces, straight in all ranks' memory; true when all of it is done.
-// What is updated goes by blocks that stay in the first cache between being reduced, used and
-// copied.
+// Reduces a part of this rank's elements directly in the memory of all ranks. Returns true when all
+// of them are done. With an update it works in blocks, which stay in the L1 cache while they are
+// reduced, used and copied.
 bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
   const auto* update = run.update;
-  // What is updated has an owner for good, a rank that keeps what the update needs from step to
-  // step: stripes of the layout, in turns. What is only reduced is divided evenly.
+  // With an update, stripes of the layout are dealt out to the ranks in turn. A stripe keeps its
+  // owner, because that rank holds the update's state from step to step. Without an update the
+  // elements are divided evenly.
   const Range mine = update != nullptr ? Range{0, run.count}
                                        : share_of(rank_, size(), {0, run.count}, run.element);
   int64_t window_begin = 0;
@@ -212,9 +215,9 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
   return run.reduced_elements == mine.count;
 }
 
-// An allreduce that is small, or of shared memory, for a caller that waits: what progress() does
-// for it, in one piece and without an Operation. False: one is needed from here on, for the chunk
-// that was begun if one was (the ring has grown).
+// Runs an allreduce that is small or in shared memory for a caller that waits. It does what
+// progress() would do, in one piece and without an Operation. Returns false if an Operation must go
+// on from here; if the ring has grown, it takes over the chunk that was begun.
 bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (collective.kind != CollectiveKind::allreduce)
     return collective.kind != CollectiveKind::reduce && move_here(collective, launch);
@@ -245,15 +248,15 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
       std::memcpy(place, collective.input, whole);
     }
     bytes_ += whole;
-    copied_ += whole * peers_.size();  // in here, and out of the others' below
+    copied_ += whole * peers_.size();  // into the slot here, and out of the others' below
   }
-  // All that the line tells is written at once: a peer that looks between takes it away.
+  // The whole line is written at once, because a peer that polls in between takes it away.
   line.call.tell(collective.kind, collective.dtype, collective.op, is_direct ? kDirect : kOneShot,
                  count, 0, subject, 0);
   if (is_direct) std::memcpy(line.payload, &places, sizeof places);
   ring_.publish_filled();
   if (!is_direct) fetch_for_writing(&ring_.own_line(chunk + 1));
-  // What needs nothing of the peers is done while their lines come.
+  // Work that does not need the peers is done while their lines arrive.
   const Reducer reduce(collective.dtype, op_of(collective), scale_of(collective, launch, size()));
   const Range mine = share_of(rank_, size(), {0, count}, element);
   const auto offset = mine.begin * element, bytes = mine.count * element;
@@ -298,7 +301,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   return true;
 }
 
-// The same for a kind that moves elements, if they are packed into one chunk.
+// Does the same for a kind that moves elements, if they are packed into one chunk.
 bool Pipeline::move_here(const Collective& collective, const Launch& launch) {
   if (launch.verdict != 0 || spare_.empty() || !operations_.empty() || !ring_.can_begin())
     return false;

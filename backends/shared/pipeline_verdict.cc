@@ -1,5 +1,5 @@
-// What the ranks said with the first chunk of an operation: whether they mean the same, and want
-// it.
+// The agreement about an operation: all ranks must publish the same call, without a veto, with its
+// first chunk.
 
 #include <fmt/format.h>
 
@@ -11,13 +11,13 @@
 
 namespace tutti {
 
-// False if the operation is over because of what the ranks said.
+// Returns false if the operation is over, or begins again, because the ranks do not agree.
 bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
   if (run.subject != 0 && operations_.back() == &run && differs_in_place_only(chunk)) {
-    // A blocking call, before which all was over, for which some ranks have memory that all reach
-    // and some have not: once more, behind the longest of what the ranks meant, with each in its
-    // own way.
+    // In this blocking call some ranks use memory that all ranks reach, and others do not. Nothing
+    // else is running. It runs again without that memory, behind the longest call that any rank
+    // published.
     run.begin = end_of_all(run, chunk);
     ring_.skip_to(run.begin);
     run.share_apart();
@@ -44,7 +44,7 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   return false;
 }
 
-// Behind the longest of what the ranks meant by an operation.
+// Returns the end of the longest call that any rank published for an operation.
 uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
   uint64_t end = run.end;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -58,7 +58,8 @@ uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
   return end;
 }
 
-// Whether the ranks mean one allreduce, which some want directly in memory that all reach.
+// Returns whether all ranks called the same allreduce and differ only in whether their memory is
+// reached by all.
 bool Pipeline::differs_in_place_only(uint64_t chunk) const {
   const auto is_plain = [](uint8_t algorithm) {
     return algorithm == kDirect || algorithm == kOneShot || algorithm == kTwoShot;

@@ -13,8 +13,8 @@ namespace tutti {
 
 namespace {
 
-/// What comes in queues goes through a Pipeline each, sends and receives that block through those
-/// of their two ranks; the rest goes where it went before.
+/// Each queue has its own Pipeline. Blocking sends and receives go through the Pipelines of their
+/// two ranks. Everything else goes to `rest_`.
 class SharedMemoryBackend final : public Backend {
  public:
   SharedMemoryBackend(const Context& context, std::unique_ptr<Backend> rest,
@@ -67,8 +67,8 @@ class SharedMemoryBackend final : public Backend {
     bool all_idle = !pairs_ || pairs_->idle();
     for (const auto& pipeline : pipelines_) all_idle &= pipeline->idle();
     if (all_idle) return true;
-    // Said before the last look: either that look sees what a peer publishes, or the peer sees
-    // that this rank sleeps.
+    // The line is set before the last check: either that check sees what a peer publishes, or the
+    // peer sees that this rank sleeps.
     sleeper_->put_up();
     is_asleep_ = true;
     for (const auto& pipeline : pipelines_)
@@ -137,13 +137,14 @@ class SharedMemoryBackend final : public Backend {
   bool is_overridden(CollectiveKind kind) const {
     return is_overridden_[static_cast<size_t>(kind)];
   }
-  // Those that do not block are matched by name. Both ranks hear the same answer.
+  // Returns whether a send or receive goes through Pairs: it must block. The others are matched by
+  // name. Both ranks get the same result.
   bool blocks_for_two(const Launch& launch) const {
     return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&
            !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);
   }
-  // Kinds that two ranks alone take part in have no place in the order of all. How long the chunks
-  // of exchanged parts are must be known to all ranks alike.
+  // Kinds of two ranks have no position in the order of all ranks. The length of chunks with
+  // exchanged parts must be known to all ranks.
   bool is_for_pipelines(const Collective& collective) const {
     if (is_overridden(collective.kind)) return false;
     if (exchanges_parts(collective.kind)) return collective.longest >= 0;
@@ -158,10 +159,10 @@ class SharedMemoryBackend final : public Backend {
   const Capabilities capabilities_;
   SleepLine* const sleeper_;
   bool is_asleep_ = false;
-  // By kind: the user wants one of the schedules, then for all sizes.
+  // By kind: the user's scores name a schedule, which then runs for all sizes.
   std::array<bool, kCollectiveKindCount> is_overridden_{};
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
-  std::optional<Pairs> pairs_;  // nothing: there are too many ranks for their words
+  std::optional<Pairs> pairs_;  // empty: there are too many ranks for their words
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace tutti {
 ///             credit that it returns to its receiver
 ///   announce  a message of `length` bytes waits at the sender under `ticket`
 ///   grant     the receiver's answer: send message `ticket` to my receive `tag`
-///   grant     the receiver's answer: send message `ticket` to my receive `tag`
+///   data      the next `length` bytes for the receive `ticket`
 ///   refuse    the other answer: the message `ticket` is not wanted; forget it
 ///   withdraw  the sender takes the announced message `ticket` (its tag and key given) back
 ///   credit    returns credit of `length`, if no eager message has carried it for long

@@ -78,9 +78,10 @@ struct UcxHeader {
 
 /// A rank publishes one sign per peer, in memory that the peer has mapped: whether the rank has
 /// taken back the memory that the peer may put into or read, and how many of the peer's loans the
-/// rank is writing to. A writer raises `writes` first and then reads the peer's `has_given_up`; a
-/// rank that gives up does it the other way round. So either the one sees the write and waits, or
-/// the other sees `has_given_up` and does not write.
+/// rank is writing to. A writer raises its own `writes` first and then reads the peer's
+/// `has_given_up`. A rank that gives up sets its own `has_given_up` first and then reads the peer's
+/// `writes`. So either the rank that gives up sees the write and waits, or the writer sees
+/// `has_given_up` and does not write.
 struct UcxSign {
   std::atomic<bool> has_given_up{false};
   std::atomic<uint32_t> writes{0};
