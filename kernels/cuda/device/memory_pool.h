@@ -15,9 +15,9 @@
 
 namespace tutti::cuda {
 
-/// The functions of the driver that a pool needs, for one device. Any threads may call it concurrently.
-/// reserve() and create_event() may block, so the pool holds no lock while it calls them; the
-/// others return at once.
+/// The functions of the driver that a pool needs, for one device. Any threads may call it
+/// concurrently. reserve() and create_event() may block, so the pool holds no lock while it calls
+/// them; the others return at once.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;

@@ -1,6 +1,6 @@
-// core/membership/membership.cc sees this in place of the communicator's state and engine: the simulated
-// world, in which ranks connect through the store alone. The file is compiled for the simulation
-// once more, with this header before the shipped one of this name.
+// core/membership/membership.cc sees this in place of the communicator's state and engine: the
+// simulated world, in which ranks connect through the store alone. The file is compiled for the
+// simulation once more, with this header before the shipped one of this name.
 #pragma once
 
 #include <memory>
