@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tests/support/ranks.h"
+#include "tutti/kernels/counter_random.h"
 #include "tutti/nn.h"
 
 namespace tutti::nn {

@@ -12,6 +12,7 @@
 #include "tests/support/cpu_quota.h"
 #include "tests/support/ranks.h"
 #include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/kernels/counter_random.h"
 #include "tutti/nn.h"
 
 namespace tutti::nn {
