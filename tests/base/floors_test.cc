@@ -103,8 +103,8 @@ TEST_F(PlantedTree, AnIncludeThatPointsUpTheRoomsIsFound) {
           "backends/shared/pipeline.h:1: include of tutti/backends/tcp/connector.h points up "
           "the rooms",
           "base/process/cores.h:1: include of tutti/base/error.h points up the rooms",
-          "core/hall/x.h:1: include of tutti/core/settings/options.h stands in no room",
           "core/calls/state.h:1: include of tutti/tutti.h points up the rooms",
+          "core/hall/x.h:1: include of tutti/core/settings/options.h stands in no room",
           "core/settings/options.h:1: include of tutti/core/agreement/plan.h points up the "
           "rooms",
           "tests/backends/support/world.h:1: include of tests/backends/conformance/cases.h points "

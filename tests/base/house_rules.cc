@@ -159,16 +159,18 @@ void check_comments(const std::string& name, const Lines& lines, Lines& faults) 
   static const std::regex comment(R"re((?:^|[^:"])///?<? *(.*))re");
   static const std::regex headless(R"re((Of|What|Where|That|Those|Who|Which)\b.*)re");
   if (std::ranges::count(kProduct, first_part(name)) == 0) return;
-  bool is_within = false;
+  bool was_comment = false;
   for (size_t i = 0; i < lines.size(); ++i) {
     std::smatch match;
     const bool is_comment = std::regex_search(lines[i], match, comment);
     const std::string text = is_comment ? match[1].str() : "";
-    if (is_comment && !is_within && std::regex_match(text, headless))
+    const bool goes_on =
+        was_comment && without_comment(lines[i]).find_first_not_of(' ') == std::string::npos;
+    if (is_comment && !goes_on && std::regex_match(text, headless))
       faults.push_back(name + ":" + std::to_string(i + 1) + ": the comment begins with \"" +
                        text.substr(0, text.find(' ')) +
                        "\": write a sentence with a subject and a verb");
-    is_within = is_comment && without_comment(lines[i]).find_first_not_of(' ') == std::string::npos;
+    was_comment = is_comment;
   }
 }
 
