@@ -38,8 +38,8 @@ class Channel {
   /// descriptor too.
   virtual void watch(Poller& poller) = 0;
   virtual std::string_view route() const = 0;  // how bytes travel, for the timeline: "tcp"
-  /// Seconds since the last sign of life of the peer that the network saw, see
-  /// Transport::quiet_seconds; infinity: it tells nothing.
+  /// Returns the seconds since the network last saw a sign of life of the peer, or infinity
+  /// if the network does not report it; see Transport::quiet_seconds.
   virtual double quiet_seconds() { return std::numeric_limits<double>::infinity(); }
   /// Whether all that was written has reached the peer's host, so that ending this rank cannot undo
   /// it. Nothing wakes a sleeper when this changes.

@@ -175,7 +175,7 @@ class Execution final : public Operation {
   ReduceOp op_ = ReduceOp::sum;  // average is a sum that is divided at the end
   Scale scale_;
   bool input_is_readable_ = true;
-  bool is_staged_ = false;  // outputs stay in the lane until the verdict is known
+  bool is_staged_ = false;  // outputs stay in the private staging memory until the verdict is known
   int64_t whole_input_ = 0, whole_output_ = 0;
   int64_t segments_ = 1;
   int64_t segment_count_ = 0;  // elements per segment except the last; 0 if there is one segment

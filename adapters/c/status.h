@@ -28,7 +28,7 @@ class LastErrorKept {
   ~LastErrorKept();
   LastErrorKept(const LastErrorKept&) = delete;
   LastErrorKept& operator=(const LastErrorKept&) = delete;
-  /// Returns the text that the callback set since; empty if it set none.
+  /// Returns the text that the callback has set since it was entered, or an empty text.
   static std::string told();
 
  private:

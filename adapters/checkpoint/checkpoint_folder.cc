@@ -145,8 +145,9 @@ std::string CheckpointFolder::place_of(int64_t step) const {
   return fmt::format("{}/{}{}", folder_, kStepPrefix, step);
 }
 
-// Returns the name of a checkpoint that is about to be removed. It is a draft's name, and it is
-// free because drafts are removed first.
+// Returns the name to which an old checkpoint is renamed before it is removed. The name has the
+// suffix of drafts, so the next save cleans it up. It is unused, because each save first removes
+// all drafts.
 std::string CheckpointFolder::old_place_of(int64_t step) const {
   return fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, step, kDraftSuffix);
 }

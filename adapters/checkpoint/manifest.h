@@ -63,7 +63,7 @@ struct FilePart {
   ElementRange range;
 };
 
-/// The name under which safetensors stores words, beside the names of tensors.
+/// The reserved name in a safetensors header under which the file's free texts are stored.
 inline constexpr const char* kMetadataName = "__metadata__";
 
 /// Returns the header of a safetensors file that stores these parts one after another. Each part is

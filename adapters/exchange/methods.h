@@ -24,8 +24,9 @@ ExchangePolicy slow_momentum_sgd(int every, double beta = 0.5, double alpha = 1)
 /// Takes the change of a round as the gradient of Nesterov's SGD (Douillard et al. 2023): A /
 /// every. It was made for AdamW as the inner optimizer and for hundreds of steps per round.
 ExchangePolicy diloco(int every = 500, double rate = 0.7, double momentum = 0.9);
-/// DiLoCo by fragments, which are sent while the ranks compute (Douillard et al. 2025): A / every,
-/// one fragment at a time.
+/// DiLoCo by fragments, which are sent while the ranks compute (Douillard et al. 2025). With A
+/// for an allreduce of all parameters, its traffic per step is A / every, one fragment at a
+/// time.
 ExchangePolicy streaming_diloco(int every, int fragments, int early = 0, double kept = 0.5);
 /// Draws each rank towards the mean of all ranks and lets it explore around that mean (Zhang et al.
 /// 2015, in the synchronous form): A / every.

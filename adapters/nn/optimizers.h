@@ -43,8 +43,9 @@ class BaseOptimizer {
   /// Takes a step by kernels of the parameters' device. The indices say where its state begins.
   void device_step(StepKind kind, const StepFactors& factors, std::optional<size_t> first,
                    std::optional<size_t> second);
-  /// Returns those kernels. `is_adapted` has one value per parameter, for steps that adapt the rate
-  /// by layer. If it is empty, all parameters are adapted.
+  /// Returns the kernels that run this optimizer's step on the device. `first` and `second`
+  /// are the indices at which its state begins. `is_adapted` has one value per parameter, for
+  /// steps that adapt the rate by layer. If it is empty, all parameters are adapted.
   StepKernels& device_steps(std::optional<size_t> first, std::optional<size_t> second,
                             const std::vector<bool>& is_adapted = {});
   std::span<float> state_of(size_t first, size_t parameter) const {

@@ -13,8 +13,9 @@ std::vector<int64_t> permutation(int64_t count, uint64_t seed, int64_t epoch);
 /// The version of permutation()'s order, for states that are saved within an epoch. Order 1 was
 /// drawn by a Mersenne Twister, and order 2 is drawn by counters.
 inline constexpr int64_t kSampleOrder = 2;
-/// Throws Error(corrupt_data), which names `who`, if a state with another order is within a
-/// shuffled epoch. Between epochs and without a shuffle the order does not matter.
+/// Throws Error(corrupt_data), which names `who`, if a saved state lies within a shuffled epoch
+/// and was made with another sample order than this version has. Between epochs and without a
+/// shuffle the order does not matter.
 void require_sample_order(const char* who, int64_t order, bool is_within_an_epoch);
 
 /// Selects the order of the samples. It must be equal on all ranks.

@@ -92,8 +92,9 @@ class NcclBackend final : public DeviceBackend {
   static constexpr int kReplays = 1;  // the queue of replayed buckets
 
   const NcclPlace place_;
-  // It carries no operation, since NCCL splits only idle communicators. The queues' communicators
-  // were split off it, and so are those of later communicators.
+  // It never runs an operation, because NCCL can split only an idle communicator. The NCCL
+  // communicators of all queues are split off it, and so are those of Communicators that are
+  // split later.
   const std::shared_ptr<NcclCommunicator> root_;
   Sequencer sequencer_;
   CatchUp catch_up_;

@@ -248,7 +248,8 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
       std::memcpy(place, collective.input, whole);
     }
     bytes_ += whole;
-    copied_ += whole * peers_.size();  // into the slot here, and out of the others' below
+    // counts one copy into the slot here and one out of each other slot below
+    copied_ += whole * peers_.size();
   }
   // The whole line is written at once, because a peer that polls in between takes it away.
   line.call.tell(collective.kind, collective.dtype, collective.op, is_direct ? kDirect : kOneShot,

@@ -143,8 +143,9 @@ class SharedMemoryBackend final : public Backend {
     return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&
            !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);
   }
-  // Kinds of two ranks have no position in the order of all ranks. The length of chunks with
-  // exchanged parts must be known to all ranks.
+  // Returns whether the queues of all ranks run this collective. A send or a receive has no
+  // position in the order of all ranks. For kinds that exchange parts, all ranks must know the
+  // longest part.
   bool is_for_pipelines(const Collective& collective) const {
     if (is_overridden(collective.kind)) return false;
     if (exchanges_parts(collective.kind)) return collective.longest >= 0;

@@ -22,7 +22,8 @@ class Outlet {
     NodePool<OutFrame>& frames;
     TransportCounters& counters;
   };
-  /// `credit`: the cost of messages that may be with the peer at once; the same in both directions.
+  /// `credit` is the total cost of messages that the peer may hold unread at any time. It is
+  /// the same in both directions.
   Outlet(Shared shared, uint64_t& bytes_written, uint64_t credit)
       : shared_(shared),
         bytes_written_(bytes_written),

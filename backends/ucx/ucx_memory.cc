@@ -120,10 +120,10 @@ std::string UcxMemory::key(uint32_t region) const {
   return {};
 }
 
-// UCX 1.13 ends the process if the memory of a key is gone, because it undoes steps that it never
-// did. The memory of a killed process goes before its peers can notice its death. So this rank
-// holds the memory while UCX attaches it. Memory that cannot be held like this has no number and is
-// never offered to peers.
+// UCX 1.13 aborts the process if it attaches a segment that no longer exists, because its
+// cleanup is wrong. The segment of a killed process can vanish before its peers notice the
+// death. So this rank attaches the segment itself first. Memory without a segment id is never
+// offered to peers.
 ucs_status_t UcxMemory::attach(ucp_ep_h endpoint, std::string_view key, ucp_rkey_h& remote) {
   int segment = -1;
   if (key.size() <= sizeof segment) return UCS_ERR_INVALID_PARAM;

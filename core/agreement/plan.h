@@ -69,8 +69,8 @@ class PlanLearner {
   /// Returns whether a plan can hold the operation. All ranks must take part in it, and each must
   /// know from its own request and the plan what it receives.
   static bool can_replay(const Signature& signature);
-  /// Takes an answer of rank 0 without an error, given while no rank has joined. Returns the
-  /// tensors of the plan if its step is now complete and has come often enough.
+  /// Takes a successful answer of rank 0; no rank may have joined. If the answer completes a
+  /// step that has now repeated often enough, returns that step's tensors as the plan.
   std::optional<std::vector<Plan::Tensor>> observe(const Response& response);
   /// Reports something that makes the step irregular: an error or a join.
   void disturb();

@@ -105,7 +105,8 @@ class Node {
   const Error* why_none_begins() const { return refusal_ ? &*refusal_ : nullptr; }
   /// Returns whether this rank was healthy until it closed, so that it says goodbye to its peers.
   bool may_say_goodbye() const { return phase_ == Phase::over && !broken_ && !is_abandoned_; }
-  /// Returns the timelines of all ranks. Only rank 0 has them, once it is over.
+  /// Returns the timelines of all ranks. Only rank 0 has them, and only after the gathering
+  /// has ended.
   const Gathering& gathering() const { return gathering_; }
 
   BlockingCalls& blocking() { return blocking_; }

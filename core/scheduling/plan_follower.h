@@ -24,8 +24,9 @@ namespace tutti {
 /// vetoed      This rank has launched its next bucket with a veto, and launches no more.
 /// abandoned   A rank has left. The entries in the plan fail, and nobody vetoes. The plan stays
 ///             until the communicator ends.
-/// collapsed   The vetoed bucket is over. It is the same bucket on every rank. It and the buckets
-///             that were launched after it never happened, and those that still run are cancelled.
+/// collapsed   The vetoed bucket is over. It is the same bucket on every rank. Its result is
+///             discarded, and so are those of the buckets that were launched after it, before this
+///             rank knew of the veto. The ones that still run are cancelled.
 class PlanFollower {
  public:
   enum class State : uint8_t { none, following, vetoed, abandoned, collapsed };
@@ -139,7 +140,8 @@ class PlanFollower {
   // Answers with allreduces since the plan's last bucket was launched.
   int beside_ = 0;
   int patience_ = 32;
-  // Evidence that the plan does not fit: when to look for it again, and when there will be some.
+  // When to look again for signs that the plan does not fit, and when a waiting bucket counts
+  // as stuck.
   Clock::time_point next_look_, stuck_due_;
   Clock::time_point wake_at_ = Clock::time_point::max();
 };

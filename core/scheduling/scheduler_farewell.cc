@@ -1,5 +1,6 @@
-// When a rank leaves, operations that it has finished complete on all ranks, and operations that
-// still need it fail. This file also handles operations that fail because a rank is gone.
+// When a rank leaves, operations for which it has done its part complete on all ranks.
+// Operations that still need it fail. This file also handles operations that fail because a rank
+// is gone.
 
 #include <fmt/format.h>
 

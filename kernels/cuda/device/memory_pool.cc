@@ -286,8 +286,8 @@ void MemoryPool::unlist(Blocks::iterator at) {
 }
 
 void MemoryPool::drop_reached() {
-  // All changed blocks first leave their lists, so that equal neighbours are joined when they
-  // return.
+  // All changed blocks first leave their lists. When they return, neighbours with the same
+  // pending uses are merged.
   std::vector<Blocks::iterator> changed;
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
     auto& [data, block] = *at;

@@ -90,7 +90,8 @@ struct TwoSums {
   double first[kThreads], second[kThreads];
 };
 
-/// Adds one half to the other; `half` counts from 1.
+/// One step of a tree reduction: adds the upper half of the values to the lower half. `half` is
+/// the number of the step, from 1.
 TUTTI_DEVICE void add_half(double* all, int thread, int half) {
   const int count = kThreads >> half;
   if (thread < count) all[thread] += all[thread + count];

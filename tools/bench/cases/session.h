@@ -44,7 +44,7 @@ class Session {
   Report& report() { return report_; }
   int rank() const { return control_->rank(); }
   int size() const { return control_->size(); }
-  /// Returns the time before the communicator was made.
+  /// Returns the point in time just before the communicator was created.
   Clock::time_point started() const { return started_; }
   Communicator& control() { return *control_; }
   /// Returns a new communicator, whose engine knows no plans or names from earlier rows. Measured
