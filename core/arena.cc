@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-// The flag of an array that may be left out becomes 1 if any rank has the array.
+// Reduces the flags of the arrays that may be left out: a flag becomes 1 if any rank has the array.
 const ReduceOptions kOfAnyRank{.op = ReduceOp::max};
 
 int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -27,7 +27,7 @@ int64_t bytes_of(const GradientArena::Array& array) {
   return std::min(bytes, kMost);
 }
 
-// Checks what one rank alone can see of an array's description.
+// Throws for an error in an array's description that this rank can see without the other ranks.
 void check(const GradientArena::Array& array, const ReduceOptions& options, bool updates) {
   const auto what =
       fmt::format("{}{} of a GradientArena", to_string(array.dtype), array.shape.to_string());
@@ -120,7 +120,7 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
       backend.allocate(static_cast<size_t>(std::max(bytes, kAlignment)), device_).release());
   number_ = state.arenas++;
   name_ = fmt::format("GradientArena {}", number_);
-  // Touches the pages now, so that the first step finds them.
+  // Writing zeros makes the kernel map the pages now, and not in the first step.
   fill_with_zeros(device_, *region_);
   if (apply != nullptr) {
     twins_.reset(backend.allocate(region_->bytes(), Device{}).release());
@@ -153,8 +153,8 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
   make_blocks(backend.shares(region_->data(), region_->bytes()));
 }
 
-// Blocks are the same on all ranks, because the arrays are. Padding belongs to the blocks; it is
-// zero.
+// All ranks have the same arrays, so they form the same blocks. The padding after an array belongs
+// to its block and is zero.
 void GradientArena::make_blocks(bool shared) {
   for (size_t first = 0; first < slots_.size();) {
     const DataType dtype = slots_[first].view.dtype();
@@ -172,8 +172,8 @@ void GradientArena::make_blocks(bool shared) {
     }
     const auto& last = slots_[end - 1];
     auto* const begin = slots_[first].view.data();
-    // On a device the memory between two blocks belongs to the first one. So a bucket of several
-    // blocks is one contiguous range, which is reduced where it is.
+    // On a device a block includes the padding up to the next block. So several adjacent blocks are
+    // one contiguous range, and a bucket of these blocks needs no packing.
     const int64_t length = device_ == Device{} ? last.view.bytes() : padded(last.view.bytes());
     const int64_t count = (last.view.data() - begin + length) / size_of(dtype);
     const auto name = end - first == 1
@@ -208,13 +208,13 @@ uint64_t GradientArena::digest(const Slot& slot, uint64_t before) {
 }
 
 GradientArena::~GradientArena() {
-  // The step and the lock belong to the parent.
+  // In a fork the open step and the lock belong to the parent process.
   if (fork_guard_.forked()) return;
   const std::lock_guard lock(mutex_);
   for (auto& work : works_there_) try {
       work.wait();
     } catch (const Error&) {
-      // The reason is the same as below.
+      // A thread that wanted the result would have called wait(). Only the memory matters here.
     }
   if (!step_begun_) return;
   // Blocks that were not submitted never end by themselves.
@@ -227,7 +227,7 @@ GradientArena::~GradientArena() {
   }
 }
 
-// Called before the lock is taken, which a fork may have inherited locked.
+// Must be called before mutex_ is taken, because a fork may have inherited mutex_ locked.
 void GradientArena::check_not_forked(std::string_view name) const {
   if (fork_guard_.forked()) communicator_.state_->engine->check_not_forked(name);
 }
@@ -260,7 +260,8 @@ TensorView GradientArena::value(std::string_view name) const {
 std::byte* GradientArena::values() const { return twins_ ? twins_->data() : nullptr; }
 int64_t GradientArena::bytes() const { return static_cast<int64_t>(region_->bytes()); }
 
-// Steps are alike, so the next array is usually the one that followed last time.
+// Most steps declare the arrays in the same order. So this first tries the array that followed the
+// last declared one in the previous step.
 size_t GradientArena::look_up_next(std::string_view name) {
   size_t index = slots_.empty() ? 0 : slots_[last_].follower;
   if (slots_.empty() || slots_[index].name != name) {
@@ -319,8 +320,8 @@ void GradientArena::count_in(size_t index) {
   flush(true);
 }
 
-// One stream stands for all arrays of a block: the stream of the last array, after it waits for
-// those of the others.
+// Makes `stream` wait for the stream of the block's earlier arrays. The block's memory is then
+// complete on `stream` alone.
 void GradientArena::follow(Block& block, StreamRef stream) {
   if (block.missing < block.arrays && !(block.stream == stream)) {
     auto& runtime = device_runtime(device_.kind);
@@ -378,7 +379,7 @@ void GradientArena::begin_step() {
   step_begun_ = false;
 }
 
-// All operations end before the first error is thrown, because they use this memory.
+// Waits for all operations before it throws the first error, because they use the arena's memory.
 void GradientArena::wait_there(Deadline deadline) {
   std::vector<Work> works;
   {

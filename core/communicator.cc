@@ -43,7 +43,7 @@ std::vector<std::byte> Communicator::broadcast_made_bytes(
     std::string_view name, const std::function<std::vector<std::byte>()>& make, int root) {
   state_->check_root(name, root);
   std::vector<std::byte> all;
-  int64_t length = 0;  // -1 - n: the root failed, and n bytes give the reason
+  int64_t length = 0;  // in bytes; -1 - n: the root failed, and its error text has n bytes
   if (rank() == root) {
     try {
       all = make();
@@ -55,7 +55,7 @@ std::vector<std::byte> Communicator::broadcast_made_bytes(
       length = -1 - static_cast<int64_t>(all.size());
     }
   }
-  // The length is sent under the name itself, so the ranks match by it.
+  // The length is broadcast under the caller's own name, so the ranks match the calls by it.
   broadcast(name, std::span(&length, 1), root).wait();
   const int64_t count = length < 0 ? -1 - length : length;
   all.resize(static_cast<size_t>(count));

@@ -28,14 +28,14 @@ class PersistentAllreduce;
 struct DeclaredTensor;
 struct OperationCall;
 
-/// A member of a group.
+/// One tensor of a grouped operation.
 struct NamedTensor {
   std::string name;   // unique in its group
   TensorView tensor;  // borrowed
 };
 
-/// A name that was looked up once; see Communicator::declare(). A copy is the same name. The result
-/// of the look-up lives as long as any handle.
+/// A name whose look-up is already done; see Communicator::declare(). Copies share the result of
+/// the look-up, which lives as long as any of them.
 class TensorHandle {
  public:
   TensorHandle() = default;
@@ -46,11 +46,12 @@ class TensorHandle {
   std::shared_ptr<DeclaredTensor> declared_;
 };
 
-/// The key by which the ranks match an operation: a name, or a handle of one, which saves the
-/// look-up. Borrowed for the call.
+/// The key by which the ranks match an operation. It is a name, or a TensorHandle, which saves the
+/// look-up of its name. It does not own the name or the handle, which must live until the call
+/// returns.
 class OperationName {
  public:
-  /// Any text.
+  /// Takes a name from any type of text.
   template <class Text>
   requires std::convertible_to<const Text&, std::string_view> OperationName(const Text& name)
       : name_(name) {}
@@ -62,32 +63,34 @@ class OperationName {
   const TensorHandle* handle_ = nullptr;
 };
 
-/// A member of a group whose result goes elsewhere.
+/// One tensor of a grouped operation whose result goes to separate memory.
 struct NamedTransfer {
   std::string name;       // unique in its group
   ConstTensorView input;  // borrowed
   TensorView output;      // borrowed
 };
 
-/// The sparse rows of a larger tensor.
+/// A sparse tensor: some of the rows of a larger tensor.
 struct SparseTensor {
   TensorView indices;  // i64[k], rows of the larger tensor
   TensorView values;   // [k, ...], of any float type
 };
 
-/// One member of a group of ranks that act together. Every rank makes it at the same time. Any
-/// thread may call anything. Operations are matched over all ranks by name, whatever the order in
+/// One member of a group of ranks that act together. All ranks create their members at the same
+/// time. Any thread may call anything. The ranks match operations by name, whatever the order in
 /// which each rank submits them. The memory of a tensor belongs to the operation until its Work is
-/// done. Wrong use throws at once. If ranks disagree, Work::wait throws the same Error on every
-/// rank, and nothing else is harmed. After a rank is lost, every call throws that Error until a new
-/// Communicator is made (create or shrink).
+/// done. Wrong use throws immediately. If the ranks' calls of one name disagree, Work::wait throws
+/// the same Error on every rank, and other operations go on. After a rank is lost, every call
+/// throws that Error until a new Communicator is made (create or shrink).
 class Communicator {
  public:
   /// Finds the other ranks and connects to them. Fields that `options` leave unset come from the
-  /// launcher and the TUTTI_ variables, so create({.backend = "tcp"}) also makes this rank of the
-  /// job. Throws Error(timeout | authentication | version | unavailable) that says who is missing.
+  /// launcher and the TUTTI_ variables. So create({.backend = "tcp"}) still takes rank and size
+  /// from the launcher. Throws Error(timeout | authentication | version | unavailable), whose text
+  /// names the missing ranks.
   static std::unique_ptr<Communicator> create(Options options = {});
-  /// Says goodbye; pending operations fail with Error(closed). Never throws, has a deadline.
+  /// Leaves the group in an orderly way, like close(). Pending operations fail with Error(closed).
+  /// Never throws. Each of its waits has a deadline, Options::close_timeout.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -98,150 +101,154 @@ class Communicator {
   int local_rank() const;
   int local_size() const;          // number of ranks on this host
   int hosts() const;               // number of hosts with ranks
-  std::string backend() const;     // the chosen one: "shm"
+  std::string backend() const;     // name of the chosen backend, such as "shm"
   const Options& options() const;  // those that it was made with
 
-  // --- asynchronous: each returns at once; the name is matched over all ranks ---
+  // --- asynchronous: each returns immediately; the name is matched over all ranks ---
 
   /// Reduces in place, over all ranks that have not joined. Shape, dtype, op, scales, wire and
-  /// priority must agree. `average` is the mean of the ranks' tensors, which is right for gradients
-  /// that are means over each rank's batch. If a trainer sums over its batch, use `sum`. With
-  /// `average` its steps become smaller by a factor of the number of ranks, without an error.
+  /// priority must agree. `average` is the mean of the ranks' tensors. That is right for gradients
+  /// that are means over each rank's batch. If a trainer sums over its batch, use `sum`: with
+  /// `average` the trainer's steps would become smaller by a factor of the number of ranks, without
+  /// an error.
   Work allreduce(OperationName name, TensorView tensor, ReduceOp op = ReduceOp::average);
-  /// Does the same with scales, a wire type or a priority.
+  /// Reduces in place, with scales, a wire type or a priority.
   Work allreduce(OperationName name, TensorView tensor, const ReduceOptions& options);
-  /// Reduces `count` elements from `data` on, in place. All other calls take {data, count} for a
-  /// tensor.
+  /// Reduces `count` elements in place, starting at `data`. All other calls take {data, count} for
+  /// a tensor.
   template <ElementType T>
   Work allreduce(OperationName name, T* data, int64_t count, ReduceOp op = ReduceOp::average) {
     return allreduce(name, TensorView(data, count), op);
   }
-  /// Reduces out of place: `input` is only read. `output` has its shape and dtype; it is separate
-  /// memory or the same memory.
+  /// Reduces out of place: `input` is only read. `output` must have the same shape and dtype. It is
+  /// separate memory, or the input itself.
   Work allreduce(OperationName name, ConstTensorView input, TensorView output,
                  const ReduceOptions& options = {});
-  /// All or none: the members are reduced once all of them are there on every rank. `group` is
-  /// matched like a name. One Work stands for all members.
+  /// Reduces all tensors or none of them, once every rank has submitted all of them. The ranks
+  /// match `group` like a name. The Work is done when all tensors are reduced.
   Work grouped_allreduce(std::string_view group, std::span<const NamedTensor> tensors,
                          const ReduceOptions& options = {});
-  /// Does the same out of place.
+  /// Reduces a group out of place.
   Work grouped_allreduce(std::string_view group, std::span<const NamedTransfer> tensors,
                          const ReduceOptions& options = {});
-  /// Sums (or averages) sparse rows. output(0) has the indices and output(1) the values of all
-  /// ranks, in rank order; equal indices are not merged. average divides the values by the number
-  /// of ranks.
+  /// Sums (or averages) sparse rows. output(0) has the indices of all ranks and output(1) their
+  /// values, in rank order. Equal indices are not merged. `average` divides the values by the
+  /// number of ranks.
   Work sparse_allreduce(std::string_view name, SparseTensor tensor,
                         ReduceOp op = ReduceOp::average);
 
-  /// output() is the ranks' tensors one after another along the first dimension. Their extents may
-  /// differ in that dimension only.
+  /// output() has the ranks' tensors one after another along the first dimension. Only that
+  /// dimension's extent may differ between the ranks.
   Work allgather(OperationName name, ConstTensorView input);
-  /// Does the same into the caller's memory, whose rows must be the sum of all. The input may be
-  /// this rank's part of the output.
+  /// Gathers into the caller's memory, whose number of rows must be the sum over all ranks. The
+  /// input may be this rank's part of the output.
   Work allgather(OperationName name, ConstTensorView input, TensorView output);
-  /// Gathers every member by itself; output(i) is the result of tensors[i].
+  /// Gathers each tensor separately; output(i) is the result of tensors[i].
   Work grouped_allgather(std::string_view group, std::span<const NamedTensor> tensors);
-  /// Does the same into the caller's memory.
+  /// Gathers a group into the caller's memory.
   Work grouped_allgather(std::string_view group, std::span<const NamedTransfer> tensors);
   /// Copies root's contents to all ranks, in place.
   Work broadcast(OperationName name, TensorView tensor, int root = 0);
-  /// Copies root's `input` to the `output` of all ranks, which has the same shape and dtype. Other
-  /// ranks' `input` is ignored.
+  /// Copies root's `input` to the `output` of all ranks. Both have the same shape and dtype. The
+  /// `input` of the other ranks is ignored.
   Work broadcast(OperationName name, ConstTensorView input, TensorView output, int root = 0);
-  /// The result is at root only (`output` is ignored elsewhere; it may equal input).
+  /// Reduces to root only. On the other ranks `output` is ignored. It may be the input itself.
   Work reduce(OperationName name, ConstTensorView input, TensorView output, int root = 0,
               ReduceOp op = ReduceOp::sum);
-  /// output() at root has all ranks' rows in rank order; elsewhere it is empty.
+  /// On root, output() has the rows of all ranks in rank order. On the other ranks it is empty.
   Work gather(OperationName name, ConstTensorView input, int root = 0);
-  /// Does the same into the caller's memory, which is used at root only; its rows must be the sum
-  /// of all. At root the input may be the root's part of the output.
+  /// Gathers into the caller's memory, which is used on root only. Its number of rows must be the
+  /// sum over all ranks. On root the input may be root's part of the output.
   Work gather(OperationName name, ConstTensorView input, TensorView output, int root = 0);
-  /// Splits root's `input` by `rows` (one number per rank; empty: equal parts). output() is this
-  /// rank's part. Other ranks' `input` is ignored.
+  /// Splits root's `input` by `rows` (the number of rows for each rank; empty: equal parts).
+  /// output() is this rank's part. The `input` of the other ranks is ignored.
   Work scatter(OperationName name, ConstTensorView input, int root = 0,
                std::span<const int64_t> rows = {});
-  /// Does the same into the caller's memory, whose rows must be this rank's part. At root the
-  /// output may be its part of the input.
+  /// Scatters into the caller's memory, whose number of rows must be that of this rank's part. On
+  /// root the output may be root's part of the input.
   Work scatter(OperationName name, ConstTensorView input, TensorView output, int root = 0,
                std::span<const int64_t> rows = {});
-  /// output() is this rank's share of the reduced rows. `rows` splits them (empty: equal parts, the
-  /// remainder to the lowest ranks).
+  /// Reduces, and output() is this rank's share of the reduced rows. `rows` has the number of rows
+  /// for each rank (empty: equal parts, the remainder to the lowest ranks).
   Work reduce_scatter(OperationName name, ConstTensorView input, const ReduceOptions& options = {},
                       std::span<const int64_t> rows = {});
-  /// Does the same into the caller's memory, whose rows must be this rank's share. The output may
-  /// be the beginning of the input (as in MPI), or this rank's part of it (as in NCCL).
+  /// Reduces into the caller's memory, whose number of rows must be that of this rank's share. The
+  /// output may be the beginning of the input (as in MPI), or this rank's part of it (as in NCCL).
   Work reduce_scatter(OperationName name, ConstTensorView input, TensorView output,
                       const ReduceOptions& options, std::span<const int64_t> rows = {});
-  /// Scatters every member by itself, in equal parts; output(i) is the result of tensors[i].
+  /// Scatters each tensor separately, in equal parts; output(i) is the result of tensors[i].
   Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTensor> tensors,
                               const ReduceOptions& options = {});
-  /// Does the same into the caller's memory.
+  /// Scatters a group into the caller's memory.
   Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTransfer> tensors,
                               const ReduceOptions& options = {});
-  /// Sends rows of `input` to every rank: `splits` rows to each (empty: equal parts). output() has
-  /// the rows that the others sent here, in rank order; received_counts() has their numbers.
+  /// Sends rows of `input` to every rank. `splits` has the number of rows for each rank (empty:
+  /// equal parts). output() has the received rows in rank order. received_counts() has the number
+  /// of rows from each rank.
   Work alltoall(OperationName name, ConstTensorView input, std::span<const int64_t> splits = {});
-  /// Does the same into the caller's memory, which must have exactly the rows that the others send
-  /// here. The output may be the input itself.
+  /// Exchanges into the caller's memory, which must have exactly the rows that the ranks send to
+  /// this one. The output may be the input itself.
   Work alltoall(OperationName name, ConstTensorView input, TensorView output,
                 std::span<const int64_t> splits);
-  /// Sends to one rank; matched by name between the two ranks. The Work is done when `tensor` may
-  /// be written again.
+  /// Sends to one rank. The two ranks match the send and its receive by name. The Work is done when
+  /// `tensor` may be written again.
   Work send(OperationName name, ConstTensorView tensor, int to);
   Work recv(OperationName name, TensorView tensor, int from);  // see send
-  /// Receives from whichever rank sends this name here; Work::source() returns that rank. If
-  /// several ranks send, the send that reached rank 0 first is taken. The others wait for the next
-  /// receive, so nothing is lost. A recv() from that very rank is served first.
+  /// Receives from whichever rank sends this name to this one; Work::source() returns that rank. If
+  /// several ranks send, the send that reached rank 0 first is taken. The other sends wait for
+  /// later receives, so nothing is lost. A recv() that names the sending rank takes the send before
+  /// a recv_any() does.
   Work recv_any(OperationName name, TensorView tensor);
   Work barrier(OperationName name = "barrier");  // done when all ranks have arrived
-  /// This rank is out of data. Until every rank has joined, it takes part in the others' allreduces
-  /// without data, and averages divide by the number of ranks that have not joined. The Work is
-  /// done when all have joined; output() is an i64 scalar, the last rank to join.
+  /// Declares that this rank is out of data. Until every rank has joined, the rank takes part in
+  /// the other ranks' allreduces without data, and averages divide by the number of ranks that have
+  /// not joined. The Work is done when all ranks have joined. output() is an i64 scalar, the last
+  /// rank to join.
   Work join();
 
-  // --- blocking: the caller drives; no thread is woken ---
+  // --- blocking: the calling thread does the work; no thread is woken ---
 
-  /// For results that a program waits for anyway. In shared memory nothing is negotiated: every
-  /// rank, joined ones too, makes its blocking calls, whatever their kinds, in one order, as with
-  /// MPI. If the calls differ in kind, name, count, dtype, op, root or rows, all ranks get
-  /// Error(mismatch) that says who called what. Without shared memory the calls are matched by
-  /// name.
+  /// Blocking calls are for results that a program waits for anyway. In shared memory nothing is
+  /// negotiated: every rank, also one that has joined, must make its blocking calls of all kinds in
+  /// the same order, as in MPI. If the calls differ in kind, name, count, dtype, op, root or rows,
+  /// all ranks get Error(mismatch), which names each rank's call. Without shared memory the calls
+  /// are matched by name.
   void allreduce_blocking(std::string_view name, const TensorView& tensor,
                           ReduceOp op = ReduceOp::average);
-  /// Reduces `count` elements from `data` on, in place.
+  /// Reduces `count` elements in place, starting at `data`.
   template <ElementType T>
   void allreduce_blocking(std::string_view name, T* data, int64_t count,
                           ReduceOp op = ReduceOp::average) {
     allreduce_blocking(name, TensorView(data, Shape{count}, dtype_of<T>()), op);
   }
-  /// Reduces one number: returns the result of all ranks' `value`s.
+  /// Reduces one number per rank and returns the result.
   template <ElementType T>
   requires(!std::is_pointer_v<T>) [[nodiscard]] T
       allreduce_blocking(std::string_view name, T value, ReduceOp op = ReduceOp::average) {
     allreduce_blocking(name, &value, 1, op);
     return value;
   }
-  /// Reduces out of place, as allreduce().
+  /// Reduces out of place, like allreduce().
   void allreduce_blocking(std::string_view name, const ConstTensorView& input,
                           const TensorView& output, ReduceOp op = ReduceOp::average);
   /// Copies root's contents to all ranks, in place.
   void broadcast_blocking(std::string_view name, const TensorView& tensor, int root = 0);
-  /// Copies one number: returns root's.
+  /// Returns the `value` of root.
   template <ElementType T>
   requires(!std::is_pointer_v<T>) [[nodiscard]] T
       broadcast_blocking(std::string_view name, T value, int root = 0) {
     broadcast_blocking(name, TensorView(&value, 1), root);
     return value;
   }
-  /// The result is at root only: `output` is ignored elsewhere, and may be the input.
+  /// Reduces to root only. On the other ranks `output` is ignored. It may be the input itself.
   void reduce_blocking(std::string_view name, const ConstTensorView& input,
                        const TensorView& output, int root = 0, ReduceOp op = ReduceOp::sum);
-  /// Puts the ranks' rows one after another, on all ranks. `rows` has the number of each rank, the
-  /// same list on all ranks; empty: all ranks give the same number. The input may be this rank's
-  /// part of the output.
+  /// Puts the rows of all ranks one after another, on all ranks. `rows` has the number of rows of
+  /// each rank and must be the same list on all ranks. If it is empty, all ranks give the same
+  /// number of rows. The input may be this rank's part of the output.
   void allgather_blocking(std::string_view name, const ConstTensorView& input,
                           const TensorView& output, std::span<const int64_t> rows = {});
-  /// Returns one number of each rank.
+  /// Returns the `value` of each rank, in rank order.
   template <ElementType T>
   requires(!std::is_pointer_v<T>)
       [[nodiscard]] std::vector<T> allgather_blocking(std::string_view name, T value) {
@@ -250,41 +257,42 @@ class Communicator {
                        TensorView(all.data(), static_cast<int64_t>(all.size())));
     return all;
   }
-  /// Does the same at root only; `output` is ignored elsewhere.
+  /// Gathers like allgather_blocking(), but on root only. On the other ranks `output` is ignored.
   void gather_blocking(std::string_view name, const ConstTensorView& input,
                        const TensorView& output, int root = 0, std::span<const int64_t> rows = {});
-  /// Splits root's `input` by `rows`, the same list on all ranks (empty: equal parts). Other ranks'
-  /// `input` is ignored. At root the output may be its part of the input.
+  /// Splits root's `input` by `rows`, the same list on all ranks (empty: equal parts). The `input`
+  /// of the other ranks is ignored. On root the output may be root's part of the input.
   void scatter_blocking(std::string_view name, const ConstTensorView& input,
                         const TensorView& output, int root = 0, std::span<const int64_t> rows = {});
-  /// The output is this rank's share of the reduced rows, which `rows` splits as in
-  /// scatter_blocking(). It may be in place as in reduce_scatter().
+  /// Reduces, and the output is this rank's share of the reduced rows. `rows` splits them as in
+  /// scatter_blocking(). The output may be in the input's memory, as in reduce_scatter().
   void reduce_scatter_blocking(std::string_view name, const ConstTensorView& input,
                                const TensorView& output, ReduceOp op = ReduceOp::average,
                                std::span<const int64_t> rows = {});
-  /// Sends equal parts of the rows to every rank, in rank order; the output may be the input
+  /// Sends an equal part of the rows to every rank, in rank order. The output may be the input
   /// itself.
   void alltoall_blocking(std::string_view name, const ConstTensorView& input,
                          const TensorView& output);
   void barrier_blocking();  // returns when all ranks have arrived
-  /// Sends to one rank and returns when `tensor` may be written again. That may last until rank
-  /// `to` has called recv_blocking(). The n-th of these calls from one rank to another meets the
-  /// n-th receive there. Both must give the same name, dtype and number of elements, else both
+  /// Sends to one rank and returns when `tensor` may be written again. The call may block until
+  /// rank `to` has called recv_blocking(). The n-th send from one rank to another matches the n-th
+  /// receive there. Both must give the same name, dtype and number of elements. Otherwise both
   /// throw Error(mismatch) and nothing is written. Without shared memory they are matched by name.
   void send_blocking(std::string_view name, const ConstTensorView& tensor, int to);
-  void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see there
-  /// Sends and receives at once, as MPI_Sendrecv, so that ranks in a ring do not wait for each
-  /// other. The two ways have names of their own ("from 0" and "from 3", say), and their memory
-  /// must not overlap. If either fails, the error is thrown when both are over.
+  void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see
+                                                                                  // send_blocking
+  /// Sends and receives at the same time, like MPI_Sendrecv, so that ranks in a ring do not wait
+  /// for each other. The send and the receive have their own names ("from 0" and "from 3", say),
+  /// and their memory must not overlap. If either fails, the call throws the error after both have
+  /// ended.
   void sendrecv_blocking(std::string_view send_name, const ConstTensorView& input, int to,
                          std::string_view recv_name, const TensorView& output, int from);
-  /// Returns the bytes of rank `root`, of any length, on every rank. Matched by name, as
-  /// allgather_bytes().
+  /// Returns the bytes of rank `root` on every rank. They may have any length. The calls are
+  /// matched by name, as in allgather_bytes().
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0);
-  /// Does the same for bytes that `make` returns. It is called at the root only. If it throws,
-  /// every rank gets an Error(invalid_argument) with the text of that error, instead of waiting for
-  /// ever.
+  /// Broadcasts the bytes that `make` returns. Only root calls `make`. If it throws, every rank
+  /// gets an Error(invalid_argument) with the text of that error, instead of waiting for ever.
   std::vector<std::byte> broadcast_made_bytes(std::string_view name,
                                               const std::function<std::vector<std::byte>()>& make,
                                               int root = 0);
@@ -292,39 +300,39 @@ class Communicator {
   std::vector<std::vector<std::byte>> allgather_bytes(std::string_view name,
                                                       std::span<const std::byte> bytes);
 
-  /// Looks a name up once, for loops over many small tensors. The handle stands for the name in
-  /// every call. The input of such a call must have this dtype and shape; for kinds that have no
-  /// rows it only needs this number of elements. One handle may be used for calls of different
-  /// kinds.
+  /// Looks a name up once, for loops over many small tensors. The handle replaces the name in
+  /// calls. The input of such a call must have this dtype and shape. For kinds without rows only
+  /// the number of elements must match. One handle may be used for calls of different kinds.
   TensorHandle declare(std::string_view name, Shape shape, DataType dtype);
 
   /// Returns `bytes` bytes of zeroed memory. If the backend shares memory, the ranks of this host
-  /// reach it, and collectives read and write it where it is. Throws Error(out_of_memory). Each
-  /// rank may allocate as it likes.
+  /// can access it, and collectives read and write it directly. Throws Error(out_of_memory). Each
+  /// rank may allocate on its own, without the other ranks.
   SharedRegion allocate(int64_t bytes);
 
-  /// Returns a communicator of the ranks that pass the same color, ordered by (key, rank).
-  /// Collective: a rank with a negative color takes part too, and gets null.
+  /// Returns a communicator of the ranks that pass the same color, ordered by (key, rank). All
+  /// ranks must call it. A rank with a negative color gets null.
   std::unique_ptr<Communicator> split(int color, int key = 0);
-  /// After a loss: returns a communicator of the surviving ranks, in the old order, of a new epoch.
-  /// Every survivor calls it. This object can only be destroyed afterwards.
+  /// After a rank is lost: returns a communicator of the surviving ranks, in the old order, in a
+  /// new epoch. Every survivor must call it. Afterwards this object can only be destroyed.
   std::unique_ptr<Communicator> shrink(Deadline deadline = Deadline::after(30));
 
-  /// Does what the destructor does, but earlier: says goodbye. Threads that wait, pending
+  /// Leaves the group in an orderly way before the destructor would do so. Waiting threads, pending
   /// operations and all later calls get Error(closed). Any thread may call it, also while others
-  /// use this object; further calls do nothing. Never throws, has a deadline. `error` is the reason
-  /// why the program closes, in its own words (one line, of which 400 bytes are used). The other
-  /// ranks' errors contain it, and tutti-run names this rank as the one that failed first. The
-  /// destructor gives such a reason by itself while an exception unwinds the stack.
+  /// use this object; further calls do nothing. Never throws. Each of its waits has a deadline,
+  /// Options::close_timeout. `error` is the program's reason for closing, in its own text (one
+  /// line, of which 400 bytes are used). The other ranks' errors contain this text, and tutti-run
+  /// names this rank as the one that failed first. The destructor gives such a reason by itself
+  /// while an exception unwinds the stack.
   void close(std::string_view error = {}) noexcept;
 
-  /// Returns the counters of this Communicator. They include every Work that a thread has seen
-  /// done, and the blocking calls of that thread. Any thread.
+  /// Returns the counters of this Communicator. They include every Work that any thread has seen
+  /// done, and the blocking calls of the calling thread. Any thread may call it.
   Statistics statistics() const;
   /// Starts and stops the timeline at run time; the file is complete after stop.
   void start_timeline(const std::string& file);
   void stop_timeline();  // see start_timeline
-  /// Adds a span of the user's own to the timeline; does nothing if it is off.
+  /// Adds a span of the program's own to the timeline. Does nothing if the timeline is off.
   void timeline_span(std::string_view name, Clock::time_point begin, Clock::time_point end);
 
  private:
@@ -337,7 +345,7 @@ class Communicator {
                   int peer, bool ring = true);
   explicit Communicator(std::shared_ptr<CommunicatorState> state);
   std::shared_ptr<CommunicatorState> state_;
-  const int exceptions_;  // in flight in the thread that made this
+  const int exceptions_;  // number of exceptions in flight in the thread that made this object
 };
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// The blocking calls. The caller alone runs them if memory is shared; otherwise they are matched by
-// name.
+// The blocking calls. If memory is shared, the calling thread alone runs them. Otherwise they are
+// matched by name.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,11 +22,11 @@ namespace {
 
 using RowCounts = std::span<const int64_t>;
 
-// Returns true if the call ran with the memory of these two tensors, false if it must be matched by
-// name.
+// Returns true if the call ran directly in shared memory with these two tensors. Returns false if
+// the caller must start an operation that is matched by name.
 bool run_blocking(CommunicatorState& state, std::string_view name, Collective& collective,
                   const TensorView& input, const TensorView& output) {
-  if (state.options.mixed_devices) return false;  // another rank's may be on a device
+  if (state.options.mixed_devices) return false;  // another rank's tensors may be on a device
   for (const auto* view : {&input, &output})
     if (view->device().kind != DeviceKind::cpu) return false;
   collective.input = input.data();
@@ -42,7 +42,7 @@ struct Pair {
   int peer;
 };
 
-// Does the same for a send, a receive, or a receive and a send at once.
+// Runs a send, a receive, or both at the same time. Returns false like run_blocking().
 bool run_pairs(CommunicatorState& state, std::initializer_list<Pair> pairs) {
   if (state.options.mixed_devices) return false;
   std::array<int64_t, Engine::kMostPairCalls> counts{};
@@ -80,8 +80,8 @@ void check_row_major(std::string_view name, const TensorView& view) {
                                   fmt::join(view.strides(), ",")));
 }
 
-// Returns the elements of each rank. `all` has the rows of all ranks (null: not on this rank), and
-// `own` has this rank's rows.
+// Returns the number of elements of each rank. `all` has the rows of all ranks (null: not on this
+// rank). `own` has this rank's rows.
 std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name,
                            const TensorView* all, const TensorView& own, RowCounts rows) {
   const int rank = state.options.rank, size = state.options.size;
@@ -107,7 +107,7 @@ std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name
   return counts;
 }
 
-// Returns the byte offset of this rank's part in all elements.
+// Returns the byte offset of this rank's part in the tensor with all ranks' parts.
 int64_t own_part_at(const CommunicatorState& state, RowCounts counts, DataType dtype) {
   const auto end = counts.begin() + state.options.rank;
   return std::accumulate(counts.begin(), end, int64_t{0}) * size_of(dtype);

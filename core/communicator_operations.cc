@@ -19,7 +19,8 @@ const TensorView kNone;
 
 }  // namespace
 
-// Starts it by name or by handle. Tensors that are given to a handle get the declared shape here.
+// Starts the operation by name or by handle. A tensor that is passed with a handle gets the
+// declared shape here.
 Work Communicator::start(const OperationName& name, OperationCall call, bool ring) {
   if (name.handle_ == nullptr) return state_->start(name.name_, nullptr, call, ring);
   auto* declared = name.handle_->declared_.get();
@@ -167,8 +168,8 @@ Work Communicator::grouped_reduce_scatter(std::string_view group,
 
 namespace {
 
-// Makes a call of a kind that puts rows one after another. If `output` is null, the library makes
-// it.
+// Describes a call of a kind that puts the ranks' rows one after another. If `output` is null, the
+// library allocates the output.
 OperationCall joined_call(CollectiveKind kind, const TensorView& input, const TensorView* output,
                           int root = 0) {
   OperationCall call{
@@ -296,7 +297,7 @@ Work Communicator::scatter(OperationName name, ConstTensorView constant, int roo
 
 namespace {
 
-// If there are no splits, `rows` gets equal ones.
+// Describes an alltoall. If `splits` is empty, `rows` is filled with equal splits.
 OperationCall alltoall_call(const CommunicatorState& state, std::string_view name,
                             const TensorView& input, RowList splits, std::vector<int64_t>& rows) {
   const int rank = state.options.rank, size = state.options.size;

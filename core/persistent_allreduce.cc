@@ -22,7 +22,7 @@ namespace tutti {
 
 namespace {
 
-// Up to this size latency counts more than how often a byte is loaded.
+// For at most this many bytes, latency matters more than the number of times a byte is loaded.
 constexpr int64_t kSmallBytes = 32 << 10;
 constexpr int64_t kBytesOfBlock = 16 << 10;
 constexpr double kPatience = 60;
@@ -63,9 +63,10 @@ class PersistentAllreduce::Plan {
   std::vector<Piece> pieces_;
   Scale prescale_;
   bool packs_ = true;
-  std::byte* memory_ = nullptr;  // the board, then the packed input, then its result
-  bool is_shared_ = false;       // with other processes
-  std::byte* data_ = nullptr;    // memory that this rank's peers load
+  std::byte* memory_ = nullptr;  // flags of all ranks (the board), then the packed input, then its
+                                 // result
+  bool is_shared_ = false;       // memory_ is shared with other processes
+  std::byte* data_ = nullptr;    // memory that this rank's peers read
   std::byte* result_ = nullptr;
   std::byte* state_ = nullptr;
   std::shared_ptr<FlagRecord> record_;
@@ -135,8 +136,8 @@ bool PersistentAllreduce::Plan::is_near(int rank) const {
 
 // --- memory -------------------------------------------------------------------------------------
 
-// Returns the greatest number of ranks that are threads of one process and gave tensors on one GPU.
-// It is equal on all ranks.
+// Returns the greatest number of ranks that are threads of one process and use one GPU. All ranks
+// get the same result.
 int PersistentAllreduce::Plan::sharers(std::span<const PersistentOffer> heard) const {
   const auto& places = engine_->context().places;
   int most = 1;
@@ -149,10 +150,10 @@ int PersistentAllreduce::Plan::sharers(std::span<const PersistentOffer> heard) c
   return most;
 }
 
-// Zeroes the memory before any peer learns of it.
+// Allocates this rank's memory and zeroes it before any peer learns of it.
 void PersistentAllreduce::Plan::allocate(bool is_shared, PersistentOffer& offer) {
   is_shared_ = is_shared;
-  // Input in one piece stays where it is if all ranks reach it, being threads of this process.
+  // If all ranks are threads of this process, their kernels read an input in one piece where it is.
   packs_ = is_shared || pieces_.size() > 1 || pieces_[0].dtype != flags_.dtype ||
            !prescale_.is_one() || flags_.variant == FlagVariant::one_shot;
   flags_.inputs = std::span(inputs_).first(static_cast<size_t>(size_));
@@ -199,7 +200,7 @@ void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
     if (!is_near(rank)) {
       board = static_cast<std::byte*>(runtime_->map_shared(offer.handle, device_));
       mapped_.push_back(board);
-      data = board + rounded_up(flags_.board_bytes());  // all ranks lay it out like this
+      data = board + rounded_up(flags_.board_bytes());  // all ranks use this layout
     } else if (rank != rank_) {
       runtime_->reach(device_, {device_.kind, offer.device});
     }
@@ -221,7 +222,7 @@ void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
 
 // --- together -----------------------------------------------------------------------------------
 
-// All ranks know the locations of all ranks, so all of them throw the same error.
+// All ranks know which host each rank is on, so all of them throw the same error.
 void PersistentAllreduce::Plan::require_one_host() const {
   if (size_ > kMostFlagRanks)
     throw Error(ErrorCode::unavailable,
@@ -257,7 +258,8 @@ void PersistentAllreduce::Plan::agree(std::span<const PersistentOffer> heard) co
           .with_rank(rank)
           .with_tensor(name_);
   }
-  // Kernels of processes that share a GPU take turns there, so none can wait for another.
+  // Kernels of different processes on one GPU run one after another, so they cannot wait for each
+  // other.
   for (int rank = 0; rank < size_; ++rank)
     for (int other = 0; other < rank; ++other) {
       const auto& places = engine_->context().places;
@@ -286,7 +288,7 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
   engine_->check_not_forked(name_);
   describe(tensors, options);
   require_one_host();
-  // All ranks learn what one rank lacks before any rank waits for it.
+  // All ranks learn why one rank cannot take part before any rank waits for it.
   const auto tell = [&](std::string_view step, auto&& body) {
     PersistentOffer offer;
     offer.what = what_;
@@ -318,7 +320,7 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
 }
 
 PersistentAllreduce::Plan::~Plan() {
-  // In a fork all of it belongs to the parent.
+  // In a fork all resources belong to the parent process.
   if (!engine_->forked()) free();
 }
 
@@ -326,7 +328,7 @@ void PersistentAllreduce::Plan::free() noexcept {
   for (void* const memory : mapped_) runtime_->unmap_shared(memory);
   if (memory_ == nullptr) return;
   if (state_ != nullptr) runtime_->free(state_, device_);
-  // A peer's kernel may still reach the memory of a round that this rank has left.
+  // The peer's kernel of a launch that this rank has given up may still access this memory.
   if (record_ && std::atomic_ref(record_->is_set).load(std::memory_order_acquire) != 0)
     return keep_for_good(memory_);
   if (is_shared_)

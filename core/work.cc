@@ -11,9 +11,9 @@
 namespace tutti {
 
 namespace {
-// A waiting thread checks its device first after kFirstLook seconds, then at intervals that grow to
-// kMostBetweenLooks. The first is short, because a destructor may wait for hundreds of operations
-// of a failed device.
+// A waiting thread first checks its device after kFirstLook seconds, then at intervals that grow to
+// kMostBetweenLooks seconds. The first interval is short, because a destructor may wait for
+// hundreds of operations of a failed device.
 constexpr double kFirstLook = 0.01, kMostBetweenLooks = 1;
 }  // namespace
 
@@ -69,7 +69,8 @@ thread_local bool has_waited = false;
 
 bool WorkState::take_waited() { return std::exchange(has_waited, false); }
 
-// A failed device calls nobody back, so a thread that waits for a device checks it now and then.
+// A failed device makes no callbacks, so a thread that waits for a device checks it from time to
+// time.
 void WorkState::drive(Milestone milestone, Deadline deadline) {
   if (runtime_ == nullptr) return driver_->drive(*this, milestone, deadline);
   for (double seconds = kFirstLook; !has_come_to(milestone) && !deadline.passed();
@@ -108,25 +109,27 @@ void WorkState::wait(Deadline deadline) {
   throw_if_failed();
 }
 
-// The callback may drop the last handle, so nothing of this object is touched after it.
+// The callback may drop the last handle, so this function does not touch the object after calling
+// it.
 void WorkState::then(WorkCallback callback) {
   driver_->check_not_forked(name_);
   if (!completion_.then(callback)) callback(completion_.exception());
 }
 
-// The gate must live until the stream has passed it, so the stream holds the state.
+// The stream holds the state, because the gate (the memory on which the stream waits) must live
+// until the stream has passed it.
 //
-// In CUDA, a kernel's first launch waits until no stream of the process works, with a lock that
-// every other launch needs. Pinning memory, as NCCL does to connect ranks, waits in a similar way.
-// If this operation, or work behind it on the stream, needs such a thing while the stream is held,
-// the stream is held for ever. So the host waits too for the first operation of a name. The next
-// wait() throws its error.
+// In CUDA, a kernel's first launch waits until no stream of the process is busy. It holds a lock
+// that every other launch needs. Pinning memory, as NCCL does to connect ranks, waits in a similar
+// way. If this operation, or later work on the stream, does such a thing while the stream waits for
+// the operation, neither can go on. So for the first operation of a name the host waits too. If the
+// operation fails, the next wait() throws its error.
 //
-// Streams of one process share the device's hardware queues (8 in CUDA). A held stream holds back
+// Streams of one process share the device's hardware queues (8 in CUDA). A waiting stream blocks
 // everything that other streams have put behind it in its queue. If ranks are threads that share a
-// device, that may be what another rank needs to reach this very operation. So there the host waits
-// until a stream has the write that opens the gate. Then every stream waits only for earlier work,
-// and two streams that share a queue cannot wait for each other.
+// device, this may block what another rank needs to reach this very operation. So in that case the
+// host waits until the write that opens the gate is on a stream. Then every stream waits only for
+// earlier work, and two streams that share a queue cannot wait for each other.
 void WorkState::wait_on(const std::shared_ptr<WorkState>& state, StreamRef stream) {
   auto& driver = *state->driver_;
   driver.check_not_forked(state->name_);
