@@ -279,8 +279,7 @@ class Communicator {
   /// receive there. Both must give the same name, dtype and number of elements. Otherwise both
   /// throw Error(mismatch) and nothing is written. Without shared memory they are matched by name.
   void send_blocking(std::string_view name, const ConstTensorView& tensor, int to);
-  void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see
-                                                                                  // send_blocking
+  void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see above
   /// Sends and receives at the same time, like MPI_Sendrecv, so that ranks in a ring do not wait
   /// for each other. The send and the receive have their own names ("from 0" and "from 3", say),
   /// and their memory must not overlap. If either fails, the call throws the error after both have

@@ -16,7 +16,6 @@ namespace tutti {
 /// sent as packets, or every rank reduces them. For large tensors each rank reduces a part and
 /// writes it into the memory of all ranks. Sums are equal to those of backend peer, bit for bit, in
 /// rank order.
-/// of ranks.
 ///
 /// It works for at most 8 ranks on one host. Each rank has its own GPU whose memory the other ranks
 /// can access, or the ranks are threads and share one GPU. CUDA cannot allocate or upload on a

@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-// Returns "rank 0 sent f32[4], ranks 1-3 sent f32[5]": each variant with the ranks that sent it.
+// Returns each variant with the ranks that sent it: "rank 0 sent f32[4], ranks 1-3 sent f32[5]".
 std::string who_said_what(Voices voices,
                           const std::function<std::string(const Request&)>& describe) {
   std::vector<std::pair<std::string, std::vector<int>>> variants;
@@ -30,7 +30,7 @@ std::string who_said_what(Voices voices,
   return line;
 }
 
-// Returns the first rank whose request differs from the first one, or -1.
+// Returns the first rank whose description differs from that of the first request, or -1.
 int odd_rank(Voices voices, const std::function<std::string(const Request&)>& describe) {
   const auto first = describe(*voices.front().second);
   for (const auto& [rank, request] : voices)
@@ -44,7 +44,8 @@ struct Rule {
   std::string (*describe)(const Request&);
 };
 
-// These functions say to which kinds a rule applies. A send and its receive have their own rules.
+// Each of these functions returns whether a rule applies to a kind. For sends and receives see
+// their own rules.
 bool always(CollectiveKind) { return true; }
 bool reducing(CollectiveKind kind) { return reduces(kind); }
 bool rooted(CollectiveKind kind) { return has_root(kind); }
@@ -102,8 +103,8 @@ constexpr Rule kRules[] = {
      }},
 };
 
-// Returns the text that must be equal for a rule. It is mostly the text that is printed. For a
-// dtype and a row shape, less is compared than printed.
+// Returns the text that must be equal on all ranks for a rule. It is usually the text that errors
+// show. For a dtype and a row shape it is only a part of that text.
 std::string essence(const Rule& rule, const Request& request) {
   const std::string_view what(rule.what);
   if (what == "dtype") return std::string(to_string(request.signature.dtype));
@@ -119,7 +120,8 @@ int64_t row_extent(const Request& request) {
   return shape.rank() == 0 ? 1 : shape[0];
 }
 
-// The rows that `rank` gets of a kind whose rows add up; `all` are dealt by `rows`.
+// Returns the number of rows that `rank` receives. If root deals out parts, `root` is its request.
+// Otherwise the rows are the sum over all ranks.
 int64_t rows_for(CollectiveKind kind, Voices voices, int rank, int size, const Request& root) {
   const auto place = static_cast<size_t>(rank);
   if (deals_parts(kind))
@@ -132,12 +134,12 @@ int64_t rows_for(CollectiveKind kind, Voices voices, int rank, int size, const R
   return total;
 }
 
-// Checks the outputs that callers gave, after everything else has been agreed on.
+// Checks the outputs that callers gave. It runs after all other checks have passed.
 std::optional<Error> check_outputs(const std::string& name, Voices voices, int size) {
   const auto& first = *voices.front().second;
   const auto kind = first.signature.kind;
   const bool only_root = is_described_by_root(kind);
-  const Request* source = &first;  // whose rows are dealt
+  const Request* source = &first;  // the request whose rows are dealt out
   for (const auto& [rank, request] : voices)
     if (only_root && rank == request->signature.root) source = request;
   const auto row_type = [](const Request& request) {
@@ -165,8 +167,8 @@ std::optional<Error> check_outputs(const std::string& name, Voices voices, int s
 
 std::optional<Error> check_rows(const std::string& name, Voices voices, int size) {
   const auto kind = voices.front().second->signature.kind;
-  // The user gave the rows, so their sum may overflow. The maximum then stands for it, as it
-  // matches no tensor.
+  // The user gave the row counts, so their sum may overflow. It is then replaced by the maximum,
+  // which matches no tensor.
   const auto sum = [](const std::vector<int64_t>& rows) {
     int64_t total = 0;
     for (const int64_t count : rows)
@@ -204,7 +206,7 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
             .with_rank(rank);
       }
     }
-    if (first == nullptr) return {};  // the root has joined, which is an error of its own
+    if (first == nullptr) return {};  // the root has joined, which is a separate error
     const int64_t rows = first->signature.shape.rank() == 0 ? 1 : first->signature.shape[0];
     if (!first->rows.empty() &&
         (static_cast<int>(first->rows.size()) != size || sum(first->rows) != rows))

@@ -12,8 +12,8 @@ namespace tutti {
 /// The requests of some ranks, each with its rank, in rank order.
 using Voices = std::span<const std::pair<int, const Request*>>;
 
-/// Returns the error that every rank gets if these requests for one name do not match, or nothing
-/// if they match. The error names the ranks and what each of them requested. Pure.
+/// Checks the ranks' requests for one name. If they match, returns nothing. Otherwise returns the
+/// error that every rank gets. It names the ranks and what each of them requested. Pure.
 std::optional<Error> find_disagreement(const std::string& name, Voices voices, int size);
 
 }  // namespace tutti

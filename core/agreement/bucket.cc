@@ -33,7 +33,8 @@ class Planner {
     const int64_t piece = partition_bytes_ > 0 ? std::max<int64_t>(1, partition_bytes_ / element)
                                                : signature.shape.count();
     int64_t begin = signature.begin;
-    // Tensors before a cut one must not wait until all its pieces are through.
+    // Earlier tensors must not wait for all pieces of a tensor that is cut, so their buckets end
+    // here.
     if (signature.shape.count() - begin > piece) close_all();
     for (; signature.shape.count() - begin > piece; begin += piece)
       alone(key, {tensor.index, begin, piece, 0});
@@ -65,14 +66,14 @@ class Planner {
   }
 
  private:
-  // A bucket that still takes tensors of its key.
+  // A bucket to which tensors with its key can still be added.
   struct Open {
     Bucket bucket;
-    int32_t priority = 0;  // of its most urgent tensor
+    int32_t priority = 0;  // highest priority of its tensors
   };
 
-  // Completes the buckets from `first` on. The most urgent one goes first; of equally urgent ones,
-  // the one that filled first.
+  // Completes the open buckets from `first` on. The most urgent bucket goes first. Among equally
+  // urgent buckets, the one that was filled first goes first.
   void close(std::vector<Open>::iterator first) {
     std::sort(first, open_.end(), [](const Open& a, const Open& b) {
       return std::pair(-int64_t{a.priority}, a.bucket.slices.back().index) <
@@ -94,7 +95,7 @@ class Planner {
     auto open = find();
     if (open != open_.end() && (open->bucket.count + slice.count) * size_of(key.wire) > limit_) {
       limit_ = fusion_bytes_;
-      // A full bucket may overtake open buckets of other keys, unless they are more urgent.
+      // A full bucket may go ahead of open buckets with other keys, unless they are more urgent.
       const int32_t urgency = open->priority;
       close(std::partition(open_.begin(), open_.end(), [&](const Open& other) {
         return other.bucket.key != key && other.priority <= urgency;
@@ -109,7 +110,8 @@ class Planner {
     open->priority = std::max(open->priority, priority);
   }
 
-  // Orders the slices so that neighbours in the arena's memory are neighbours in the bucket.
+  // Orders the slices by offset in the arena, so that neighbours in its memory are neighbours in
+  // the bucket.
   void order_by_place(Bucket& bucket) const {
     std::sort(bucket.slices.begin(), bucket.slices.end(),
               [&](const BucketSlice& a, const BucketSlice& b) {
@@ -123,10 +125,10 @@ class Planner {
     }
   }
 
-  std::unordered_map<int64_t, int64_t> places_;  // of each tensor that is in an arena
+  std::unordered_map<int64_t, int64_t> places_;  // offset of each tensor that is in an arena
   const int64_t fusion_bytes_;
   const int64_t partition_bytes_;
-  int64_t limit_;  // bytes of the bucket that is being filled
+  int64_t limit_;  // greatest size in bytes of the current bucket
   std::vector<Open> open_;
   std::vector<Bucket> done_;
 };

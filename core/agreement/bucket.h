@@ -17,14 +17,14 @@ struct BucketKey {
   DeviceKind placement = DeviceKind::cpu;
   double prescale = 1.0;
   double postscale = 1.0;
-  int64_t arena = -1;  // number of the GradientArena that holds all tensors; -1: none
+  int64_t arena = -1;  // id of the GradientArena that holds all tensors; -1: none
   std::vector<int64_t> joined;
   bool operator==(const BucketKey&) const = default;
 };
 
 BucketKey bucket_key(const Signature& signature, std::span<const int64_t> joined = {});
 
-/// Elements [begin, begin + count) of tensor `index` are at `offset` of the bucket.
+/// Elements [begin, begin + count) of tensor `index` are at element `offset` of the bucket.
 struct BucketSlice {
   int64_t index = 0;
   int64_t begin = 0;
@@ -40,12 +40,12 @@ struct Bucket {
   bool operator==(const Bucket&) const = default;
 };
 
-/// One operation to be assigned to a bucket: its signature and the ranks that have joined.
+/// One operation that is to be put into a bucket: its signature and the ranks that have joined.
 struct Placeable {
   int64_t index = 0;
   const Signature* signature = nullptr;
   std::span<const int64_t> joined = {};
-  int64_t gathered = 0;  // elements of all ranks together if their parts are joined, else 0
+  int64_t gathered = 0;  // if the ranks' parts are joined: their elements together, else 0
 };
 
 /// A bucket of several operations is packed before it is sent and unpacked afterwards. An allgather
@@ -53,13 +53,13 @@ struct Placeable {
 /// alone, directly between the users' buffers. docs/decisions.md has the measurement.
 inline constexpr int64_t kLeastMovedInBucket = 64;
 
-/// Fuses operations, in their order, into buckets of at most `fusion_bytes`. An allreduce above
-/// `partition_bytes` is cut into pieces that travel alone. One bucket per key is open at a time, so
-/// a tensor of another key does not end a bucket. Buckets are returned in the order in which they
-/// are complete, except that no bucket overtakes a more urgent tensor and no piece of a cut tensor
-/// overtakes anything. `cuts`: indices that may not share a bucket with anything before them.
-/// `first_bytes`: limit of the first shared bucket; 0: `fusion_bytes`. Pure, and equal on all ranks
-/// for equal input.
+/// Fuses operations, in the given order, into buckets of at most `fusion_bytes`. An allreduce above
+/// `partition_bytes` is cut into pieces, each with its own bucket. One bucket per key is open at a
+/// time, so a tensor with another key does not end a bucket. Buckets are returned in the order in
+/// which they are complete, with two exceptions: no bucket overtakes a more urgent tensor, and no
+/// piece of a cut tensor overtakes anything. `cuts` has the indices of tensors that may not share a
+/// bucket with earlier tensors. `first_bytes` is the limit of the first shared bucket; 0:
+/// `fusion_bytes`. Pure, and equal on all ranks for equal input.
 std::vector<Bucket> plan_buckets(std::span<const Placeable> tensors, int64_t fusion_bytes,
                                  int64_t partition_bytes, std::span<const int64_t> cuts = {},
                                  int64_t first_bytes = 0);

@@ -50,7 +50,7 @@ void check_request(const Request& request, int rank, int size) {
   need_of_message(std::ranges::all_of(request.rows, [](int64_t count) { return count >= 0; }),
                   "it gives a negative number of rows");
   if (!exchanges_parts(signature.kind)) return;
-  // The ranks that receive them trust these.
+  // The ranks that receive the rows rely on these counts.
   need_of_message(request.rows.size() == of_ranks && are_rows(request.rows),
                   "it gives no rows to each rank");
 }
@@ -81,7 +81,7 @@ void check_response(const Response& response, int size) {
         "it names no two ranks that send and receive");
   bool fits = rows.size() == (has_rows(kind) ? of_ranks : 0);
   if (deals_parts(kind)) fits |= rows.empty();
-  // From each rank, and the most of any.
+  // The list has the rows from each rank, and then the largest number of rows from any rank.
   if (exchanges_parts(kind))
     fits = rows.size() == of_ranks + 1 && *std::ranges::max_element(rows) == rows.back();
   need_of_message(fits, "it gives rows of other ranks than there are");
@@ -96,7 +96,7 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
   bool fits = own.kind == answered.kind || own.kind == CollectiveKind::recv;
   const bool has_input = !is_described_by_root(own.kind) || rank == answered.root;
   fits &= own.dtype == answered.dtype || !has_input;
-  if (!fits) return false;  // then the rows may be of another kind
+  if (!fits) return false;  // the rows may then belong to another kind
   if (is_pair(own.kind)) return own.shape.count() == answered.shape.count();
   switch (traits(own.kind).input) {
     case Content::nothing:

@@ -9,7 +9,8 @@ namespace tutti {
 
 namespace {
 
-// True for a send or receive. It does not belong to a plan, even if the plan uses the same name.
+// Returns true for a send or receive. It never belongs to a plan, even if the plan uses the same
+// name.
 template <class Message>
 bool is_between_two(const Message& message) {
   return is_pair(message.signature.kind);
@@ -47,8 +48,8 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
     }
     if (!request.join) check_request(request, rank, size_);
     // A rank that has not received the plan yet still requests the plan's tensors. When it receives
-    // the plan, it moves them into the plan itself. If it wants to join, it requests that again
-    // after it has left the plan.
+    // the plan, it moves these requests into the plan itself, so they are ignored here. A join is
+    // ignored too: the rank requests it again after it has left the plan.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
         !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
       continue;
@@ -102,7 +103,7 @@ void Coordinator::on_plan_left(int rank, WireReader reader) {
 void Coordinator::answer() {
   auto responses = negotiator_.take_ready();
   if (responses.empty()) return;
-  // One message for all, unless each rank must be told its own rows, see for_rank().
+  // All ranks get the same message, unless each rank needs its own rows; see for_rank().
   const bool is_one = std::ranges::none_of(responses, [](const Response& response) {
     return exchanges_parts(response.signature.kind) && !response.error;
   });
@@ -114,7 +115,7 @@ void Coordinator::answer() {
                        [&](const Plan::Tensor& tensor) { return tensor.name == name; });
   };
   for (auto& response : responses) {
-    // The step is complete, so answers of the next step that are already ready belong to the plan.
+    // The step is complete. Answers of the next step that are already ready belong to the new plan.
     if (locked && !response.all_joined && !is_between_two(response) && in_locked(response.name))
       continue;
     const bool regular = !response.error && !response.all_joined && response.joined.empty();
@@ -143,8 +144,8 @@ void Coordinator::answer() {
 }
 
 // Returns the tensors of a plan once a step has repeated often enough. If only the allreduces of a
-// step repeat, the plan holds just them. That takes more steps than a whole step, because a first
-// step may contain more, such as a broadcast that happens once.
+// step repeat, the plan holds just the allreduces. This needs more repetitions, because a first
+// step may contain operations that happen once, such as a broadcast.
 std::optional<std::vector<Plan::Tensor>> Coordinator::learn(const Response& response) {
   if (!PlanLearner::can_replay(response.signature)) return {};
   auto all = learner_.observe(response);

@@ -14,15 +14,15 @@
 
 namespace tutti {
 
-/// The parts of an `answers` message, in sequence.
+/// The kinds of parts in an `answers` message, which follow one another.
 enum class AnswerType : uint8_t { response = 0, plan = 1 };
 
-/// Rank 0's half of the negotiation. It takes the requests of all ranks (its own included), answers
-/// a name when all ranks have requested it, and locks a plan when steps repeat. It has no effect
-/// except through `send`. Only the holder of the token of rank 0's engine calls it.
+/// Rank 0's side of the negotiation. It receives the requests of all ranks (including rank 0),
+/// answers a name when all ranks have requested it, and makes a plan when steps repeat. Its only
+/// output is `send`. Only the thread that currently runs rank 0's engine calls it.
 class Coordinator {
  public:
-  /// Delivers the message to any rank, 0 included. Messages to one rank arrive in order.
+  /// Sends the message to any rank, also to rank 0. Messages to one rank arrive in order.
   using Send = std::function<void(int rank, std::span<const std::byte> message)>;
   Coordinator(const Options& options, int size, Send send);
 
@@ -30,7 +30,7 @@ class Coordinator {
   void on_plan_joined(int rank, WireReader reader);
   void on_plan_failed(WireReader reader);
   void on_plan_left(int rank, WireReader reader);
-  /// Records that a rank left; see Negotiator::leave.
+  /// Records that a rank left. See Negotiator::leave for the parameters.
   void on_left(int rank, const Error& error, uint64_t joins);
   /// Sends the answers that became ready since the last call.
   void answer();
@@ -39,7 +39,7 @@ class Coordinator {
   std::vector<Negotiator::Waiting> waiting() const { return negotiator_.waiting(); }
 
  private:
-  /// Returns whether a plan may begin: no rank has left, and no join is pending.
+  /// Returns whether a plan may begin: no rank has left and no join is pending.
   bool may_lock() const;
   std::optional<std::vector<Plan::Tensor>> learn(const Response& response);
   void lock(std::vector<Plan::Tensor> tensors, std::vector<WireWriter>& messages);
@@ -49,20 +49,21 @@ class Coordinator {
   const Send send_;
   Negotiator negotiator_;
   NameCache cache_;
-  PlanLearner learner_;            // of steps with everything that a plan can replay
-  PlanLearner allreduce_learner_;  // of their allreduces alone, for steps whose other parts vary
-  PairLearner pair_learner_;       // of sends and receives
+  PlanLearner learner_;            // learns from all operations that a plan can replay
+  PlanLearner allreduce_learner_;  // learns from allreduces only, for steps whose other parts vary
+  PairLearner pair_learner_;       // learns from sends and receives
   uint32_t next_plan_ = 1;
-  // The progress of a rank with the plan, according to the rank's messages.
+  // A rank's progress with the plan, as its messages report it.
   enum class Progress : uint8_t { before, inside, after };
-  std::optional<Plan> plan_;  // the last plan locked, until all ranks have left it
+  std::optional<Plan> plan_;  // the last plan; kept until all ranks have left it
   bool has_failed_ = false;
   std::vector<Progress> progress_;
-  // A join counts after the rank's earlier requests. If the coordinator has forgotten numbers that
-  // the rank used, the join waits until the rank has sent those requests in full.
+  // A join counts after the rank's earlier requests. If those used ids that the coordinator has
+  // forgotten, the join waits until the rank has sent those requests again in full.
   struct AskedAgain {
-    int count = 0;       // unanswered resend messages; an empty `requests` message ends each answer
-    bool joins = false;  // the rank has joined meanwhile
+    int count = 0;  // resend messages without answer yet; an empty `requests` message ends each
+                    // answer
+    bool joins = false;  // the rank has requested a join meanwhile
   };
   std::vector<AskedAgain> asked_again_;
 };

@@ -16,7 +16,8 @@ bool Farewell::has_finished(uint64_t tag) const {
   return tag < next_tag && !contains(unfinished, tag);
 }
 
-// Ranks follow one plan after another. They begin a plan when all have finished the previous one.
+// Ranks follow one plan after another. A plan begins when all ranks have finished the previous
+// plan.
 bool Farewell::has_finished_bucket(uint32_t of_plan, uint64_t sequence) const {
   if (of_plan != plan) return of_plan < plan;
   return sequence < next_sequence && !contains(unfinished_buckets, sequence);

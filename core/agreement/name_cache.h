@@ -10,10 +10,10 @@
 
 namespace tutti {
 
-/// Numbers for names and signatures that all ranks know, so that repeated requests and answers take
-/// a few bytes. Every rank makes the same remember() calls in the same order, so the tables stay
-/// equal without messages. The entry whose last answer is oldest is dropped first. A number is
-/// never reused.
+/// Assigns ids to names and their signatures, so that repeated requests and answers need only a few
+/// bytes. Every rank makes the same remember() calls in the same order, so all ranks have equal
+/// tables without exchanging them. If the table is full, the entry whose last answer is oldest is
+/// dropped. An id is never reused.
 class NameCache {
  public:
   struct Known {
@@ -23,12 +23,12 @@ class NameCache {
   };
   explicit NameCache(int64_t capacity) : capacity_(capacity) {}
 
-  /// Returns the number of this name with exactly this signature, or -1.
+  /// Returns the id of this name with exactly this signature, or -1.
   int64_t find(const std::string& name, const Signature& signature) const;
-  /// Returns null if the number is unknown or was dropped.
+  /// Returns the entry with this id, or null if it is unknown or was dropped.
   const Known* find(int64_t id) const;
-  /// Records an answer with this name, which becomes the most recent entry. Returns its number, or
-  /// -1 with capacity 0.
+  /// Records an answer for this name, which becomes the most recent entry. Returns its id, or -1 if
+  /// the capacity is 0.
   int64_t remember(const std::string& name, const Signature& signature);
 
  private:

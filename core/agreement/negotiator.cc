@@ -16,14 +16,16 @@ std::string pair_key(const std::string& name, int one, int other) {
   return fmt::format("{}\n{}-{}", name, std::min(one, other), std::max(one, other));
 }
 
-// A send or receive belongs to its two ranks, so other ranks may use the same name.
+// Returns the key of a request. The key of a send or receive contains its two ranks, because other
+// ranks may use the same name.
 std::string table_key(int rank, const Request& request) {
   if (!is_pair(request.signature.kind)) return request.name;
   return pair_key(request.name, rank, request.signature.root);
 }
 
-// A rank that has joined gives zeros to a sum. It has nothing to give to other kinds, and it would
-// miss the update of an optimizer's arrays.
+// Returns whether the operation can run although some ranks have joined. A rank that has joined
+// adds zeros to a sum. It has no data for other kinds, and it would miss the update of an
+// optimizer's arrays.
 bool can_miss_ranks(const Signature& signature) {
   return traits(signature.kind).joined_give_zeros && !signature.updates;
 }
@@ -50,7 +52,7 @@ Error joined_without(const std::string& name, const Signature& signature,
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
   last_asked_ = now;
   if (request.join) {
-    if (never_all_join()) return;  // this rank's join fails when it learns who left
+    if (never_all_join()) return;  // this rank's join fails when it learns which rank left
     need_of_message(!joined_[static_cast<size_t>(rank)], "it joins twice");
     joined_[static_cast<size_t>(rank)] = true;
     ++joined_count_;
@@ -77,7 +79,8 @@ void Negotiator::add(int rank, Request request, Clock::time_point now) {
   settle(put(rank, std::move(request), now, false));
 }
 
-// Takes the oldest send that has arrived, or waits for one.
+// Matches a receive from any rank with the oldest send that has arrived, or lets it wait for a
+// send.
 void Negotiator::add_from_any(int rank, Request request, Clock::time_point now) {
   need_of_message(std::ranges::none_of(from_any_,
                                        [&](const FromAny& asked) {
@@ -120,7 +123,7 @@ std::string Negotiator::put(int rank, Request request, Clock::time_point now, bo
   }
   pending.from_any |= from_any;
   auto& place = pending.requests[static_cast<size_t>(rank)];
-  // A rank refuses a name that is pending, so it never asks twice.
+  // A rank refuses a second use of a pending name, so it never requests it twice.
   need_of_message(!place.has_value(), "it asks twice for one operation");
   place = std::move(request);
   ++pending.count;
@@ -133,8 +136,8 @@ void Negotiator::settle(const std::string& key) {
 }
 
 void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
-  // The peers count the joins in the rank's farewell. So does rank 0, which may have read fewer
-  // joins.
+  // Whether the rank has joined depends on the number of joins in its farewell, on every rank. So
+  // rank 0 uses that number too, although it may have read fewer joins.
   const bool has_joined = !never_all_join() && joins > rounds_of_joins_;
   if (joined_[static_cast<size_t>(rank)] != has_joined) {
     joined_[static_cast<size_t>(rank)] = has_joined;
@@ -144,16 +147,16 @@ void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
   gone_[static_cast<size_t>(rank)] = error;
   if (!left_) left_ = error;
   std::erase_if(from_any_, [&](const FromAny& asked) { return asked.rank == rank; });
-  // From now on each operation is answered by itself, so no group fills any more. Operations that
-  // all ranks had requested fail with the error of the rank that left.
+  // From now on each operation is answered separately, and no group becomes complete. Group members
+  // that all ranks had requested fail with the error of the rank that left.
   for (auto& [name, group] : groups_)
     for (auto& member : group.members) {
       if (!is_pair(member.signature.kind) && !member.error) member.error = error;
       ready_.push_back(std::move(member));
     }
   groups_.clear();
-  // The joins of the other ranks fail. These ranks take part in operations again, and may join
-  // again.
+  // The joins of the other ranks fail. Those ranks take part in operations again and may request
+  // another join.
   for (size_t other = 0; never_all_join() && other < joined_.size(); ++other)
     if (joined_[other] && !gone_[other]) {
       joined_[other] = false;
@@ -167,7 +170,7 @@ void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
   release_complete();
 }
 
-// Answers the receives from any rank for which no rank can send any more.
+// Answers each receive from any rank for which no rank can send any more, with an error.
 void Negotiator::release_from_any() {
   std::erase_if(from_any_, [&](const FromAny& asked) {
     std::vector<int> joined;
@@ -188,10 +191,10 @@ void Negotiator::release_from_any() {
   });
 }
 
-// An operation of all ranks cannot complete if one of them left, even if that rank had joined or
-// had requested it, because the others no longer request it. Its error names the first rank that
-// left. An operation of two ranks cannot complete if one of them left without joining or requesting
-// it.
+// Returns the error if the operation can never complete because a rank left. An operation of all
+// ranks cannot complete if any rank left, because the others stop requesting it. This holds even if
+// the rank that left had joined or had requested it. The error names the first rank that left. A
+// send or receive cannot complete if its peer left without joining or requesting it.
 const Error* Negotiator::hopeless(const Pending& pending) const {
   if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
@@ -223,7 +226,8 @@ bool Negotiator::complete(const Pending& pending) const {
     if (pending.count == 2) return true;
     const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                     [](const auto& request) { return request.has_value(); });
-    return joined_[static_cast<size_t>((*first)->signature.root)];  // it will not ask
+    return joined_[static_cast<size_t>((*first)->signature.root)];  // the joined rank will not
+                                                                    // request it
   }
   if (pending.count + joined_count_ < size_) return false;
   for (size_t rank = 0; rank < joined_.size(); ++rank)
@@ -231,8 +235,8 @@ bool Negotiator::complete(const Pending& pending) const {
   return true;
 }
 
-// A join can complete names that waited only for that rank. The oldest name is answered first, so
-// that the same requests always get the same answers.
+// Answers the operations that are complete now, for example because a rank has joined. The oldest
+// name is answered first, so that the same requests always get the same answers.
 void Negotiator::release_complete() {
   std::vector<std::pair<uint64_t, std::string>> keys;
   for (const auto& [key, pending] : table_)
@@ -266,7 +270,7 @@ void Negotiator::finish(const std::string& key) {
       });
   table_.erase(found);
   // Ranks that disagree about the group itself get their error now, because such a group never
-  // fills.
+  // becomes complete.
   if (group.empty() || !one_group || left_) {
     ready_.push_back(std::move(response));
     return;
@@ -302,14 +306,14 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   response.signature = first.signature;
   const auto kind = first.signature.kind;
   if (pending.is_pair) {
-    // The answer is written as the sender's: kind send, rows = {from, to}. If only one rank asked,
-    // it is both: the other rank may ask under this name before it reads this answer, which is not
-    // its own.
+    // The answer is always that of a send, with rows = {from, to}. If only one rank requested it,
+    // both are that rank. The other rank may use this name later, before it reads this answer, and
+    // must see that the answer is not for it.
     const int one = voices[0].first, other = voices.size() < 2 ? one : first.signature.root;
     response.rows = kind == CollectiveKind::send ? std::vector<int64_t>{one, other}
                                                  : std::vector<int64_t>{other, one};
     response.signature.kind = CollectiveKind::send;
-    // A send keeps the root under which its own rank knows it.
+    // The root records that the receive accepted any rank. A lone send keeps its receiver as root.
     if (pending.from_any && (voices.size() == 2 || kind == CollectiveKind::recv))
       response.signature.root = kFromAnyRank;
     if (voices.size() < 2 && !hopeless(pending)) {
@@ -320,7 +324,7 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   if (const auto* why = hopeless(pending)) {
     response.error = *why;
   } else if (!response.joined.empty() && !can_miss_ranks(first.signature)) {
-    // The inputs of the other ranks cannot be combined without those of the joined ranks.
+    // Without the data of the joined ranks, the other ranks' inputs cannot be combined.
     std::vector<int> joined(response.joined.begin(), response.joined.end());
     response.error = joined_without(name, first.signature, joined);
   } else {
@@ -366,7 +370,7 @@ void Negotiator::forget(const std::string& name) {
 std::vector<Negotiator::Waiting> Negotiator::waiting() const {
   struct Asked {
     Waiting waiting;
-    uint64_t order;  // of requests that began at the same time
+    uint64_t order;  // order of requests that began at the same time
   };
   std::vector<Asked> list;
   for (const auto& [key, pending] : table_) {

@@ -16,8 +16,8 @@ int64_t PairLearner::observe(const Response& response) {
                          std::max(use.from, use.to));
   auto found = known_.find(key);
   if (found == known_.end()) {
-    // If the table is full, names that are not pairs are dropped. Pairs stay, because their ranks
-    // have them too.
+    // If the table is full, names that are not prepared pairs are dropped. Pairs stay, because
+    // their two ranks keep them too.
     if (known_.size() >= kMostNames)
       std::erase_if(known_, [](const auto& known) { return !known.second.is_pair; });
     if (known_.size() >= kMostNames) return -1;

@@ -8,32 +8,33 @@
 
 namespace tutti {
 
-/// The numbers of pairs are below this; see pair_tag().
+/// The ids of pairs are below this limit; see pair_tag().
 inline constexpr int64_t kMostPairs = int64_t{1} << 20;
 
-/// Returns the operation number of a pair's use. It is equal on the pair's two ranks, and differs
-/// from the numbers of all plans.
+/// Returns the tag of one use of a pair. It is equal on the pair's two ranks, and differs from the
+/// tags of all plans.
 inline uint64_t pair_tag(int64_t pair, uint64_t use) {
   constexpr int kUseBits = 40;
   constexpr uint64_t kMostUses = uint64_t{1} << kUseBits;
   return (uint64_t{1} << 62) | (static_cast<uint64_t>(pair) << kUseBits) | (use % kMostUses);
 }
-/// Returns the tag of the last use.
+/// Returns the greatest tag that a use of the pair can have.
 inline uint64_t last_pair_tag(int64_t pair) { return pair_tag(pair, ~uint64_t{0}); }
 
 /// Watches the coordinator's answers to sends and receives. When one rank has sent to another under
-/// one name `equal_uses` times with the same type and count, the two become a pair, which goes on
-/// without asking. A rank that uses the name in another way leaves the pair and asks again. Its
-/// peer does so too when it learns of that. The next pair then takes twice as many uses. Pure.
+/// one name `equal_uses` times with the same dtype and count, the two become a prepared pair: their
+/// later sends and receives of this name do not ask rank 0. If a rank uses the name differently, it
+/// leaves the pair and asks rank 0 again. Its peer does the same when it learns of that. The next
+/// pair of this name needs twice as many equal uses. Pure.
 class PairLearner {
  public:
   static constexpr size_t kMostNames = 1 << 16;
   explicit PairLearner(int equal_uses) : equal_uses_(equal_uses) {}
 
-  /// Returns the number of the pair if this answer makes its two ranks a pair, else -1. The answer
+  /// Returns the id of the new pair if this answer makes its two ranks a pair, else -1. The answer
   /// must not be an error.
   int64_t observe(const Response& response);
-  /// Returns how many names it keeps: at most kMostNames.
+  /// Returns the number of names in the table, at most kMostNames.
   size_t kept_names() const { return known_.size(); }
 
  private:
@@ -48,7 +49,7 @@ class PairLearner {
     Use use;
     int equal = 0;
     int needed = 0;
-    bool is_pair = false;  // they have not asked since they became a pair
+    bool is_pair = false;  // the ranks have not asked rank 0 since they became a pair
   };
 
   const int equal_uses_;

@@ -101,9 +101,9 @@ int64_t gathered(const Signature& signature, const std::vector<int64_t>& rows) {
 bool Plan::Tensor::fits(const Request& request, int rank, int size) const {
   if (signature.kind == CollectiveKind::allreduce) return request.signature == signature;
   Signature planned = signature;
-  const auto* own_rows = &rows;  // that the request must give
+  const auto* own_rows = &rows;  // the rows that the request must have
   if (joins_parts(signature.kind)) {
-    // Each rank has rows of its own.
+    // Each rank has its own number of rows.
     if (planned.shape.rank() > 0)
       planned.shape = planned.shape.with_rows(rows[static_cast<size_t>(rank)]);
     own_rows = nullptr;
@@ -113,7 +113,7 @@ bool Plan::Tensor::fits(const Request& request, int rank, int size) const {
         planned.shape.with_rows(std::accumulate(given.begin(), given.end(), int64_t{0}));
     own_rows = &given;
   } else if (is_described_by_root(signature.kind) && rank != signature.root) {
-    // Only the root's tensor counts; the others' outputs are looked at below.
+    // Only root's tensor must match. The outputs of the other ranks are checked at the end.
     planned.dtype = request.signature.dtype;
     planned.wire = request.signature.wire;
     planned.shape = request.signature.shape;
@@ -132,7 +132,8 @@ bool PlanLearner::can_replay(const Signature& signature) {
 
 std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& response) {
   if (in_step_.contains(response.name)) {
-    // The name comes again, so the step ends here. It was not the same as the last one.
+    // The name occurs again, so a new step begins here. The step that ends now differs from the
+    // last one.
     equal_ = 0;
     last_.clear();
     for (const auto& tensor : step_)
@@ -142,7 +143,8 @@ std::optional<std::vector<Plan::Tensor>> PlanLearner::observe(const Response& re
   }
   if (step_.size() >= kMostTensors) disturb();
   in_step_.emplace(response.name, step_.size());
-  // An operation that was requested after a wait cannot share a bucket with what the wait was for.
+  // An operation that was requested after a wait cannot share a bucket with the operation that the
+  // thread waited for.
   step_.push_back({response.name, response.signature,
                    response.after_wait || cuts_.contains(response.name), response.rows});
   step_.back().signature.begin = 0;

@@ -39,15 +39,15 @@ class WireWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Thrown by the readers of control messages alone: the sender wrote an invalid message. It
-/// distinguishes a peer's mistake from a failure of this rank while it carries out the message,
-/// whatever that failure's code is.
+/// Thrown only by the readers of control messages: the sender wrote an invalid message. It
+/// distinguishes a peer's mistake from this rank's own failure to carry out a message, whatever
+/// error code that failure has.
 class DamagedMessage : public Error {
  public:
   explicit DamagedMessage(const std::string& what) : Error(ErrorCode::corrupt_data, what) {}
 };
 
-/// Reads what WireWriter wrote; throws DamagedMessage instead of reading past the end, and never
+/// Reads what WireWriter wrote. Throws DamagedMessage instead of reading past the end. Never
 /// allocates more than the message could hold.
 class WireReader {
  public:
@@ -60,7 +60,7 @@ class WireReader {
     left_ = left_.subspan(sizeof number);
     return number;
   }
-  /// Reads an enumeration whose values are 0 to count - 1.
+  /// Reads an enumerator whose value is between 0 and count - 1.
   template <class Enum>
   Enum enumeration(int count) {
     const auto value = get<uint8_t>();

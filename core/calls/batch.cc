@@ -1,5 +1,5 @@
-// Hands operations on host memory over. The entry of a name is filled in place. If the call equals
-// the name's last one, the entry's request is kept without being checked again.
+// Submits operations on host memory. Each name has one Entry, which a call fills in place. If a
+// call equals the last call of its name, the entry keeps its request, which is not checked again.
 
 #include <algorithm>
 
@@ -67,7 +67,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Batch::fill(Entry& entry,
   const uint64_t layout = place >= 0 ? declared->layout : layout_of(described);
   auto& request = entry.request;
   auto& signature = request.signature;
-  // The entry belongs to this name, so the names need no comparison.
+  // The entry belongs to this name, so the names are not compared.
   const bool is_known =
       !request.name.empty() && signature.kind == call.kind &&
       signature.dtype == described.dtype() &&
@@ -102,7 +102,7 @@ const std::shared_ptr<WorkState>& CommunicatorState::Batch::fill(Entry& entry,
   entry.output_index = 0;
   entry.sent_id = -1;
   entry.left = entry.final_end = 0;
-  // A Work that is reused would keep the output that the library made.
+  // A reused Work would keep the output that the library made for the last call.
   entry.reuses_work = work == nullptr && !call.library_output;
   if (work)
     entry.work = std::move(work);

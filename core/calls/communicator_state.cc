@@ -108,7 +108,7 @@ Request CommunicatorState::request(std::string_view name, const OperationCall& c
   signature.kind = call.kind;
   signature.dtype = signature.wire = described.dtype();
   signature.shape = described.shape();
-  // With mixed devices, host memory is all that the ranks have in common.
+  // With mixed devices the ranks have only host memory in common.
   signature.placement = options.mixed_devices ? DeviceKind::cpu : described.device().kind;
   signature.layout = layout_of(described);
   signature.root = call.root;
@@ -164,7 +164,7 @@ bool CommunicatorState::stays_on_device(const Entry& entry) {
                               "{}; give it memory of that device",
                               options.rank, to_string(device), to_string(served)))
         .with_rank(options.rank);
-  // If only the root describes the tensor, only its memory says where it is.
+  // If only the root describes the tensor, the other ranks cannot see on which device it is.
   const bool is_plain = !is_described_by_root(signature.kind) &&
                         signature.wire == signature.dtype && signature.prescale == 1.0 &&
                         signature.postscale == 1.0 && entry.divide_output_by == 1;
@@ -228,7 +228,7 @@ std::shared_ptr<WorkState> CommunicatorState::submit_group(
   const bool all_stay = std::all_of(entries.begin(), entries.end(),
                                     [&](const auto& entry) { return stays_on_device(*entry); });
   if (all_stay) return submit_there(std::string(group), std::move(entries), true);
-  // All members go through host memory, also those that could stay on the device.
+  // All members of the group go through host memory, also those that could stay on the device.
   if (!capabilities.devices.empty())
     for (auto& entry : entries) entry->request.signature.placement = DeviceKind::cpu;
   return staging(device).submit(std::string(group), std::move(entries));
@@ -238,7 +238,7 @@ CommunicatorState::GroupWorks& CommunicatorState::group_works(std::string_view g
   std::string key(group);
   const auto found = group_works_.find(key);
   if (found != group_works_.end()) return found->second;
-  // A Work that is not over is held by its entry.
+  // The entry of an unfinished Work still holds it, so dropping it here is safe.
   if (group_works_.size() >= static_cast<size_t>(std::max<int64_t>(options.cache_capacity, 1024)))
     group_works_.clear();
   return group_works_[std::move(key)];

@@ -20,12 +20,12 @@ namespace tutti {
 
 class CommunicatorState;
 
-/// One operation as this rank calls it. Its pointers are borrowed for the call; the tensors' memory
-/// is used until the operation is over.
+/// One operation as this rank calls it. The pointers are valid during the call only. The tensors'
+/// memory is used until the operation has ended.
 struct OperationCall {
   CollectiveKind kind;
-  const TensorView* input;   // its dtype and shape go to the other ranks (but see described())
-  const TensorView* output;  // empty: the library makes it, or there is none
+  const TensorView* input;  // its dtype and shape are sent to the other ranks (but see described())
+  const TensorView* output;                // empty: the library makes the output, or there is none
   const ReduceOptions* options = nullptr;  // for kinds that reduce
   int root = 0;
   std::span<const int64_t> rows = {};  // see Request::rows
@@ -34,17 +34,18 @@ struct OperationCall {
   int64_t divide_output_by = 1;
   bool tells_output = false;  // true on a scatter's non-root ranks, which have no input
   const TensorView& described() const { return tells_output ? *output : *input; }
-  /// The device of the caller's memory. Throws Error(invalid_argument) if input and output are on
-  /// two devices.
+  /// Returns the device of the caller's memory. Throws Error(invalid_argument) if input and output
+  /// are on different devices.
   Device device(std::string_view name) const;
 };
 
-/// A name that was looked up once. Handles and the tensors of an arena hold one.
+/// A name whose look-up is already done. Handles and the tensors of an arena hold one.
 struct DeclaredTensor {
   DeclaredTensor(std::weak_ptr<const CommunicatorState> of, std::string_view called, Shape like,
                  DataType type)
       : owner(std::move(of)), name(called), shape(std::move(like)), dtype(type) {}
-  /// Also returns false if `state` only has the address of a communicator that is gone.
+  /// Returns whether `state` is the communicator that declared the name. A new communicator at the
+  /// address of an old one is not.
   bool is_of(const std::shared_ptr<CommunicatorState>& state) const {
     return !owner.owner_before(state) && !state.owner_before(owner);
   }
@@ -58,8 +59,8 @@ struct DeclaredTensor {
   bool shared = false;  // see Entry::shared
   const FusedUpdate* update = nullptr;
   Entry* entry = nullptr;
-  uint64_t generation = 0;  // of the table that holds the entry
-  int64_t peer = kNoPeer;   // the peer whose entry it is, for sends and receives
+  uint64_t generation = 0;  // generation of the table that holds the entry
+  int64_t peer = kNoPeer;   // for sends and receives: the peer for which `entry` was looked up
   static constexpr int64_t kNoPeer = -2;
 };
 
@@ -68,52 +69,52 @@ uint64_t layout_of(const TensorView& view);
 Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op);
 Error refused(std::string_view name, const std::string& why);
 
-/// Holds everything that a Communicator owns. Every call of an operation reaches the engine through
-/// it.
+/// Holds everything that a Communicator owns. Every operation reaches the engine through it.
 class CommunicatorState {
  public:
   CommunicatorState(Options options, Membership membership);
   ~CommunicatorState();
 
-  /// These throw Error(invalid_argument). Its text shows only the beginning of a name that is too
-  /// long.
+  /// The check functions throw Error(invalid_argument). The error text shows only the beginning of
+  /// a very long name.
   void check_name(std::string_view name) const;
   void check_tensor(std::string_view name, const TensorView& view) const;
   void check_root(std::string_view name, int root) const;
 
-  /// `declared`: the name's lookup, or null if the caller has none. `ring`: the caller does not
-  /// wait at once.
+  /// Starts an operation. `declared` is the name's finished look-up, or null. `ring` is true if the
+  /// caller does not wait immediately, so another thread must be woken to run the engine.
   std::shared_ptr<WorkState> start(std::string_view name, DeclaredTensor* declared,
                                    const OperationCall& call, bool ring = true);
-  /// Starts a group, all members or none. No member runs before every member has arrived on every
-  /// rank.
+  /// Starts a group of operations, all or none. No member runs before every rank has submitted
+  /// every member.
   struct Member {
     std::string_view name;
     OperationCall call;
   };
   std::shared_ptr<WorkState> start_group(std::string_view group, std::span<const Member> members);
-  /// Starts separate operations in one submission. On host memory it starts all or none.
+  /// Starts separate operations in one submission. On host memory either all start or none.
   std::vector<std::shared_ptr<WorkState>> start_together(std::span<const Member> members,
                                                          bool ring);
 
   /// Operations on host memory that are submitted together, all or none. A name that repeats its
-  /// last call costs a lookup; a handle does not even need that.
+  /// last call costs one look-up; a handle saves even that.
   class Batch {
    public:
-    /// `name`: the call's, for errors. `group`: the group of the operations. It is empty if they
-    /// only share the call.
+    /// `name` is the name of the call, for errors. `group` is the group of the operations, or empty
+    /// if they form no group.
     Batch(CommunicatorState& state, std::string_view name, std::string_view group = {},
           int group_size = 0);
-    /// `work`: the Work that this operation is a part of. Null: the operation gets its own Work,
-    /// which is returned.
+    /// Adds an operation and returns its Work. If `work` is given, the operation becomes a part of
+    /// it. Otherwise the operation gets its own Work.
     const std::shared_ptr<WorkState>& add(std::string_view name, const OperationCall& call,
                                           std::shared_ptr<WorkState> work = nullptr,
                                           size_t output_index = 0);
     const std::shared_ptr<WorkState>& add(DeclaredTensor& declared, const OperationCall& call,
                                           std::shared_ptr<WorkState> work = nullptr);
     void commit(bool ring) { submission_.commit(ring); }
-    /// Makes `work` ready for `parts` parts. A name uses two Works in turn, because the engine or
-    /// the user may still hold the last one. It gets a new Work if both are held.
+    /// Makes `work` ready for an operation with `parts` parts. A name uses two Works in turn,
+    /// because the engine or the user may still hold the last one. If both are held, it makes a new
+    /// Work.
     void renew(std::shared_ptr<WorkState>& work, std::shared_ptr<WorkState>& last,
                std::string_view name, int parts);
 
@@ -134,39 +135,39 @@ class CommunicatorState {
   int local_rank = 0;
   int local_size = 1;
   int hosts = 1;
-  std::atomic<int> splits = 0;  // calls of split so far, equal on all ranks
+  std::atomic<int> splits = 0;  // number of split() calls so far, equal on all ranks
   int epoch = 0;
   std::vector<int> first_ranks;  // see Survivors; empty if nothing was shrunk
-  int arenas = 0;                // number made so far, equal on all ranks
+  int arenas = 0;                // number of arenas made so far, equal on all ranks
   struct GroupWorks {
     std::shared_ptr<WorkState> work, last;
   };
-  /// Returns the Works that the uses of a group take in turn. The caller must hold a Batch while it
-  /// calls this and uses the result, because the Batch's lock guards them. When there are as many
-  /// groups as the cache has names, all of them are forgotten.
+  /// Returns the two Works that a group uses in turn. The caller must hold a Batch while it calls
+  /// this and uses the result, because the Batch's lock guards them. If there are too many groups
+  /// (more than the cache has names), all are forgotten first.
   GroupWorks& group_works(std::string_view group);
-  Capabilities capabilities;  // of the backend, without devices that options forbid
-  std::string path;           // of this communicator in the store
-  std::string timeline_file;  // given to start_timeline
+  Capabilities capabilities;  // of the backend, without the devices that the options forbid
+  std::string path;           // prefix of this communicator's keys in the store
+  std::string timeline_file;  // the file that was given to start_timeline()
 
  private:
-  /// Returns the request that the ranks compare. Checks everything that this rank can see alone.
+  /// Makes the request that the ranks compare. Checks everything that this rank can check alone.
   Request request(std::string_view name, const OperationCall& call) const;
   std::unique_ptr<Entry> entry(std::string_view name, const OperationCall& call) const;
   std::shared_ptr<WorkState> submit(std::unique_ptr<Entry> entry, bool ring);
   std::shared_ptr<WorkState> submit_group(std::string_view group,
                                           std::vector<std::unique_ptr<Entry>> entries);
   Staging& staging(Device device);
-  /// Returns whether the backend works on this entry's memory where it is. The answer is equal on
-  /// all ranks for equal requests. Throws Error(invalid_argument) for memory on another device than
+  /// Returns whether the backend works directly on this entry's memory. All ranks get the same
+  /// result for equal requests. Throws Error(invalid_argument) for memory on a device that is not
   /// the backend's.
   bool stays_on_device(const Entry& entry);
   std::shared_ptr<WorkState> submit_there(std::string name,
                                           std::vector<std::unique_ptr<Entry>> entries, bool ring);
 
-  mutable std::mutex mutex_;  // guards the following
+  mutable std::mutex mutex_;  // guards the members below
   std::vector<std::pair<Device, std::shared_ptr<Staging>>> stagings_;
-  std::set<std::string> told_;  // operations that were reported to go through host memory
+  std::set<std::string> told_;  // operations already reported to go through host memory
 
   std::unordered_map<std::string, GroupWorks> group_works_;
 };

@@ -9,7 +9,8 @@ namespace tutti {
 
 namespace {
 
-// Precedes the three texts in the message; `what`, `failure` and `identity` are their lengths.
+// The beginning of the message, which the three texts follow. `what`, `failure` and `identity` are
+// the lengths of these texts.
 struct Head {
   uint64_t board, data;
   DeviceHandle handle;

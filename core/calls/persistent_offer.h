@@ -11,17 +11,16 @@
 
 namespace tutti {
 
-/// The message that each rank sends to all others when it prepares a persistent allreduce. It holds
-/// the operation that the rank wants and the location of its memory, or the reason why it cannot
-/// take part.
+/// The message that each rank sends to all others when it prepares a persistent allreduce. It
+/// describes the operation and this rank's memory, or says why the rank cannot take part.
 struct PersistentOffer {
-  std::string what;                         // tensors and options; equal on all ranks
-  std::string failure;                      // empty: the rank can take part
-  ErrorCode code = ErrorCode::unavailable;  // of the failure
-  std::string identity;          // of its GPU (DeviceRuntime::identity), 63 bytes at most
-  int32_t device = 0;            // the GPU's number in its process
-  uint64_t board = 0, data = 0;  // addresses, for ranks of the same process
-  DeviceHandle handle = {};      // of the memory behind `board`, for other processes
+  std::string what;     // describes tensors and options; must be equal on all ranks
+  std::string failure;  // empty: the rank can take part
+  ErrorCode code = ErrorCode::unavailable;  // code of the failure
+  std::string identity;          // identity of the GPU (DeviceRuntime::identity), 63 bytes at most
+  int32_t device = 0;            // index of the GPU in its process
+  uint64_t board = 0, data = 0;  // addresses, valid in the same process
+  DeviceHandle handle = {};      // for other processes: handle of the memory at `board`
 };
 
 std::vector<std::byte> encode_offer(const PersistentOffer& offer);

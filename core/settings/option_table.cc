@@ -1,4 +1,4 @@
-// Every setting is one row of one table: read_settings and describe_options only walk it.
+// Every setting is one row of one table. read_settings and describe_options iterate over it.
 
 #include "tutti/core/settings/option_table.h"
 
@@ -25,7 +25,7 @@ constexpr double kMostSeconds = 1e7;
 constexpr std::string_view kWantedProbe =
     "is not one of auto, always, off or a file (want its absolute path, /...)";
 
-// Ranks send each other their settings in lines, so a setting must not contain a line break.
+// Ranks exchange their settings as lines of text, so a setting must not contain a line break.
 bool is_probe(std::string_view text) {
   return text == "auto" || text == "always" || text == "off" ||
          (text.starts_with('/') && !text.ends_with('/') && text.find('\n') == text.npos);
@@ -36,11 +36,11 @@ struct Setting {
   std::string unit;
   std::string meaning;
   std::string want;  // "is not a size (want digits ...)"
-  // Returns false if the text is not of its kind; the field is unchanged then.
+  // Returns false if the text is invalid. The field is then unchanged.
   std::function<bool(const std::string& text, Options&)> read;
   std::function<std::string(const Options&)> print;
-  bool is_of_backends = false;  // only some backends know it; see Context::setting()
-  bool must_agree = false;      // it changes what ranks send
+  bool is_of_backends = false;  // only some backends use the setting; see Context::setting()
+  bool must_agree = false;      // must be equal on all ranks, because it changes what they send
 };
 
 Setting of_backends(Setting setting) {
@@ -105,8 +105,8 @@ Setting seconds(std::string variable, double Options::*field, double low, std::s
           [=](const Options& options) { return fmt::format("{}", options.*field); }};
 }
 
-// Returns a setting for text. `is_valid` returns false for wrong text, or throws an error of its
-// own.
+// Returns a row for a text setting. `is_valid` returns false for invalid text, or throws its own
+// error.
 Setting text(std::string variable, std::string Options::*field, std::string meaning,
              std::string want = "",
              const std::function<bool(const std::string&)>& is_valid = nullptr) {
@@ -165,12 +165,12 @@ bool is_path_list(const std::string& text) {
 }
 
 bool is_nccl_config(const std::string& text) {
-  parse_nccl_settings(text);  // throws an error of its own
+  parse_nccl_settings(text);  // throws its own error
   return true;
 }
 
-// options.cc takes the secret itself out of the environment, and it is never printed. It may have
-// come by either variable.
+// Returns a row for the secret. options.cc reads the secret from the environment, through either of
+// two variables. It is never printed.
 Setting secret(std::string variable, std::string unit, std::string meaning) {
   const bool by_descriptor = variable == "TUTTI_SECRET_FD";
   return {std::move(variable),
@@ -291,7 +291,7 @@ void read_rows(const Environment& environment, Options& options, const std::stri
       throw bad_setting(fmt::format("{} is no setting of Tutti{}", variable,
                                     nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
     }
-    // Garbage is refused even in a variable that is not used.
+    // An invalid value is refused even if the variable is not used.
     Options unused;
     const bool counts = !only_unset || !holds_more_than_default(*setting, options);
     if (!setting->read(text, counts ? options : unused))
@@ -385,7 +385,7 @@ std::string agreed_settings(const Options& options) {
 
 std::vector<OptionRow> describe_options(const Options& options) {
   std::vector<OptionRow> rows;
-  // Without a launcher there is one rank.
+  // Without a launcher the process is rank 0 of 1.
   const auto alone = [](Options some) {
     if (some.rank < 0) some.rank = 0;
     if (some.size < 0) some.size = 1;

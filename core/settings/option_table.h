@@ -9,15 +9,15 @@
 
 namespace tutti {
 
-/// Reads every TUTTI_ variable of `environment` into its field and records `source` as its source.
-/// Throws Error(invalid_argument) for garbage and for an unknown TUTTI_ variable.
+/// Reads every TUTTI_ variable of `environment` into its field, and records `source` as the field's
+/// source. Throws Error(invalid_argument) for an invalid value and for an unknown TUTTI_ variable.
 void read_settings(const Environment& environment, Options& options,
                    const std::string& source = "environment");
 
-/// Does the same for the fields that are not set.
+/// Reads the variables like read_settings(), but only into the fields that are not set.
 void fill_settings(const Environment& environment, Options& options);
 
-/// Returns the values that backends get from Context::setting().
+/// Returns the settings that backends read with Context::setting().
 Settings backend_settings(const Options& options);
 
 /// Returns the settings that must be equal on all ranks, because they change what ranks send:

@@ -31,21 +31,22 @@ namespace {
 
 constexpr size_t kLongestSecret = 4096;
 
-// Things that a process can learn only once, because learning uses them up: the secret leaves the
-// environment, a descriptor is closed, PMI's exchange cannot be repeated. Like the environment
-// itself, they belong to the whole process.
+// Things that a process can read only once: the secret is then removed from the environment, a
+// descriptor is closed, and PMI's exchange cannot be repeated. Like the environment, they belong to
+// the whole process.
 struct LearntOnce {
   std::mutex mutex;
-  std::optional<std::pair<std::string, std::string>> secret;  // and the variable it came by
-  pid_t secret_taker = 0;                                     // the process that took it
+  std::optional<std::pair<std::string, std::string>> secret;  // the secret and its variable
+  pid_t secret_taker = 0;                                     // the process that read it
   std::optional<MeetingPlace> place;
-  std::shared_ptr<TcpStoreServer> server;  // rank 0's, for all communicators of the process
+  std::shared_ptr<TcpStoreServer> server;  // runs on rank 0, for all communicators of the process
   OwnedWhereMade<PrivateFile> file;
-  // Kept to the end, since MPI cannot connect to the launcher again once it is finalized.
+  // Kept until the process ends, because MPI cannot connect to the launcher again after it was
+  // finalized.
   OwnedWhereMade<PmixClient> pmix;
 
-  // OpenSSL cleans up when the process ends, and must do so after the server ends. What is set up
-  // first is taken down last.
+  // OpenSSL cleans up when the process ends. It must do so after the server is destroyed. Objects
+  // that are set up first are destroyed last, so this constructor sets up OpenSSL.
   LearntOnce() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
 };
 
@@ -64,13 +65,14 @@ Environment read_environment() {
   return environment;
 }
 
-// Removes a variable, and its value from the memory that /proc/self/environ shows.
+// Removes a variable, and also erases its value from the memory that /proc/self/environ shows.
 void forget_variable(const char* variable) {
   if (char* value = std::getenv(variable)) std::fill_n(value, std::strlen(value), '\0');
   ::unsetenv(variable);
 }
 
-// Reads a file from its start, wherever an earlier reader left it, and a pipe to its end.
+// Reads the whole content of a file, or a pipe to its end. An earlier reader may have left the
+// file's position anywhere.
 std::string read_secret(const std::string& word) {
   const auto refused = [&](const std::string& why) {
     return Error(
@@ -117,7 +119,7 @@ void take_secret(const Environment& environment, LearntOnce& learnt) {
   forget_variable("TUTTI_SECRET");
 }
 
-// Returns the folder for data that can be found out again; empty if the user has none.
+// Returns the folder for data that can be recreated. It is empty if the user has no such folder.
 std::string cache_folder(const Environment& environment) {
   const auto value = [&](const char* name) {
     const auto found = environment.find(name);
@@ -128,7 +130,7 @@ std::string cache_folder(const Environment& environment) {
   return home.starts_with('/') ? home + "/.cache/tutti" : "";
 }
 
-// Rank 0 serves the store at any free address, under a new secret.
+// Serves the store on rank 0, at any free address, with a new secret.
 MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
   const auto address =
       serving_address(options.network_interface, options.local_size == options.size);
@@ -138,7 +140,8 @@ MeetingPlace open_store(const Options& options, LearntOnce& learnt) {
   return {store_url(address, learnt.server->port()), secret};
 }
 
-// A host's own name often resolves to loopback on that host, but not on others.
+// Returns whether the host's name leads to loopback only. A host's own name often resolves to
+// loopback on that host, but not on others.
 bool is_loopback_only_here(const std::string& host) {
   ErrorStatus status;
   asio::ip::make_address(host, status);
@@ -149,7 +152,7 @@ bool is_loopback_only_here(const std::string& host) {
   return !status && !found.empty() && found.begin()->endpoint().address().is_loopback();
 }
 
-// All ranks know the address, and rank 0 serves there.
+// Lets the ranks meet at an address that all know from the launcher. Rank 0 serves the store there.
 MeetingPlace meet_at_address(const Options& options, const LauncherInfo& launch,
                              LearntOnce& learnt) {
   const auto secret = options.secret.empty() ? launch.public_secret : options.secret;
@@ -206,11 +209,11 @@ MeetingPlace meet(const Options& options, const LauncherInfo& launch,
   return {options.store, options.secret};
 }
 
-// Only tutti-run, of all launchers, serves the store itself.
+// Finds the store of tutti-run, the only launcher that serves one itself.
 void find_launcher_store(const Environment& environment, const LearntOnce& learnt,
                          Options& options) {
   const auto url = environment.find("TUTTI_STORE"), rank = environment.find("TUTTI_RANK");
-  // A fork is not a rank of tutti-run.
+  // A fork of the rank's process is not a rank of tutti-run.
   if (!learnt.secret || learnt.secret_taker != ::getpid() || url == environment.end() ||
       rank == environment.end() || !url->second.starts_with("tcp://") ||
       environment.contains("TUTTI_SERVE_STORE"))
@@ -219,8 +222,9 @@ void find_launcher_store(const Environment& environment, const LearntOnce& learn
     options.launcher_store = {url->second, learnt.secret->first, static_cast<int>(*number)};
 }
 
-// If a store was given, a secret must be given too. Ranks may leave a secret for each other in a
-// folder that only one user can read, and in a store of the program's own.
+// Makes sure that there is a secret. If the program gave a store, it must give a secret too. In two
+// kinds of store the ranks may leave a secret for each other: in a folder that only one user can
+// read, and in a store object of the program.
 void need_secret(Options& options) {
   if (options.size == 1 || !options.secret.empty()) return;
   auto store = options.store_object;
@@ -257,7 +261,7 @@ constexpr std::pair<const char*, int Options::*> kPlace[] = {
 
 bool has_store(const Options& options) { return options.store_object || !options.store.empty(); }
 
-// Fills in rank, size, local rank and local size, as far as the program has not set them.
+// Sets rank, size, local rank and local size, unless the program has set them.
 void take_place(const LauncherInfo& launch, const Environment& environment, Options& options) {
   if (launch.launcher == "none" && has_store(options))
     throw Error(ErrorCode::invalid_argument,
@@ -280,14 +284,14 @@ void take_place(const LauncherInfo& launch, const Environment& environment, Opti
 
 }  // namespace
 
-// For each field the program comes first, then the environment, then the default.
+// For each field, the program's value comes first, then the environment's, then the default.
 Options complete_options(Options options) {
   if (!options.launcher.empty()) return options;
   auto environment = read_environment();
   auto& learnt = learnt_once();
   const std::lock_guard lock(learnt.mutex);
   Options unused;
-  read_settings(environment, unused);  // refuses garbage before any launcher is asked
+  read_settings(environment, unused);  // throws for an invalid value before any launcher is asked
   const bool is_alone = options.size == 1;
   const bool knows_its_place = is_alone || (options.rank >= 0 && options.size >= 0);
   LauncherInfo launch;
@@ -315,7 +319,7 @@ Options complete_options(Options options) {
   }
 
   if (!meets_elsewhere && !options.store.empty()) {
-    // Only tutti-run, of all launchers, serves the store itself.
+    // Only tutti-run serves the store itself.
     if (!launcher_serves && !environment.contains("TUTTI_SERVE_STORE"))
       options.serve_store = options.store.starts_with("tcp://");
     else if (knows_its_place)

@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-/// Returns the options of one rank of `size`. Each rank is a process of its own, and they meet in a
+/// Returns the options of one rank of `size`. Each rank is a separate process. The ranks meet in a
 /// store that the program made. All other settings still come from the environment.
 Options options_in_store(int rank, int size, std::shared_ptr<Store> store);
 
