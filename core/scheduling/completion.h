@@ -15,29 +15,29 @@ namespace tutti {
 
 using WorkCallback = std::function<void(std::exception_ptr)>;
 
-/// The end of a Work. Three kinds of threads take part in it: those that finish its parts, those
-/// that wait, and those that register callbacks.
+/// The completion of a Work. Three kinds of threads use it: threads that finish its parts, threads
+/// that wait, and threads that register callbacks.
 ///
 ///   pending --finish_part, all but the last--> pending --the last part--> done --reuse--> pending
 ///
-/// A callback runs once. If it was registered before the end, the thread that finishes the last
-/// part hands it over; otherwise the registering thread runs it. A callback that runs, or is in
-/// another thread's hands, may drop the last handle.
+/// A callback runs once. If it was registered before the Work is done, the thread that finishes the
+/// last part receives it to run. Otherwise the registering thread runs it. A callback may drop the
+/// last handle of the Work.
 template <class Sync = Threads>
 class CompletionOf {
  public:
   explicit CompletionOf(int parts) : parts_left_(parts) {}
 
   bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Returns the error and marks it as seen. Requires that the Work is done; the error is constant
+  /// Returns the error and marks it as seen. The Work must be done; its error no longer changes
   /// then.
   const std::optional<Error>& see_error() {
     seen_.store(true, std::memory_order_relaxed);
     Sync::reads(&error_);
     return error_;
   }
-  /// Returns the error if no thread has seen it, else null. Requires that the Work is done, or that
-  /// the caller has the only handle.
+  /// Returns the error if no thread has seen it, else null. The Work must be done, or the caller
+  /// must have the only handle.
   const Error* unseen_error() const {
     Sync::reads(&error_);
     return error_ && !seen_.load(std::memory_order_relaxed) ? &*error_ : nullptr;
@@ -48,8 +48,9 @@ class CompletionOf {
     return error_ ? std::make_exception_ptr(*error_) : nullptr;
   }
 
-  /// Finishes one part. A second error is dropped. Returns true for the last part: `open` was then
-  /// called just before the end, and `callbacks` has the callbacks that must run.
+  /// Finishes one part. Only the first error is kept. Returns true for the last part. In that case
+  /// it calls `open` just before the Work is done, and puts the callbacks that must run into
+  /// `callbacks`.
   template <class Open>
   bool finish_part(std::optional<Error> error, std::vector<WorkCallback>& callbacks,
                    Open open) noexcept {
@@ -67,8 +68,8 @@ class CompletionOf {
     return true;
   }
 
-  /// Returns true if the callback is kept until the end. Returns false if the Work is done already;
-  /// the caller then calls the callback with exception().
+  /// Keeps the callback until the Work is done and returns true. Returns false if the Work is
+  /// already done; the caller must then call the callback with exception().
   bool then(WorkCallback& callback) {
     const std::lock_guard lock(mutex_);
     if (!done_.load(std::memory_order_relaxed)) {
@@ -81,8 +82,8 @@ class CompletionOf {
     return false;
   }
 
-  /// Starts again with `parts` parts. The caller has the only handle. The lock makes visible what
-  /// other threads have done with their handles.
+  /// Makes the Work pending again, with `parts` parts. The caller must have the only handle. Taking
+  /// the lock makes all earlier writes of other threads visible.
   void reuse(int parts) {
     const std::lock_guard lock(mutex_);
     parts_left_.store(parts, std::memory_order_relaxed);
@@ -92,15 +93,15 @@ class CompletionOf {
     error_.reset();
   }
 
-  /// Guards the error, and whatever the owner adds.
+  /// Guards the error, and other data that the owner adds.
   auto& mutex() const { return mutex_; }
 
  private:
   typename Sync::template Atomic<int> parts_left_;
   typename Sync::template Atomic<bool> done_{false};
   typename Sync::template Atomic<bool> seen_{false};
-  mutable typename Sync::Mutex mutex_;  // guards the following
-  std::optional<Error> error_;          // constant once done
+  mutable typename Sync::Mutex mutex_;  // guards the members below
+  std::optional<Error> error_;          // does not change once the Work is done
   std::vector<WorkCallback> callbacks_;
 };
 

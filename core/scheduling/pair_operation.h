@@ -4,25 +4,27 @@
 
 namespace tutti {
 
-/// A send or receive of a prepared pair: one message, straight from and to the user's memory. The
-/// receiver sends an empty message to announce that it takes part, and the sender is not done
-/// before it has received that. So if either rank does something else instead, neither has finished
-/// this operation, and nothing was written. Its Run keeps it and starts it again for the next use.
+/// A send or receive of a prepared pair (two ranks that exchange a name without asking rank 0). It
+/// is one message, directly between the memory of the two users. The receiver sends an empty
+/// message to announce that it takes part. The sender is not done before it has received that
+/// message. So if either rank does something else instead, neither rank has finished this
+/// operation, and nothing was written. Its Run starts the same object again for the next use of the
+/// pair.
 class PairOperation final : public Operation {
  public:
   void start(Transport& transport, const Collective& collective, uint64_t tag);
-  /// Returns what start() makes this rank send.
+  /// Predicts the messages that start() makes this rank send.
   static Traffic predict(const Collective& collective);
   void release() override;
   OperationState advance() override;
   void cancel() override;
-  /// Returns whether the peer has not arrived, as far as this rank knows.
+  /// Returns whether the peer has not arrived yet, as far as this rank knows.
   bool lacks_ranks() const override { return (sends_ ? ready_ : data_) != 0; }
 
  private:
   Transport* transport_ = nullptr;
   bool sends_ = false;
-  Ticket data_ = 0, ready_ = 0;  // 0: this transfer is over
+  Ticket data_ = 0, ready_ = 0;  // transfers in progress; 0: that transfer has ended
   bool failed_ = false;
 };
 

@@ -10,15 +10,15 @@
 
 namespace tutti {
 
-/// A rank that closed, and how far it got.
+/// A rank that has announced that it closes, and what it had finished.
 struct Departure {
   int rank;
   Farewell farewell;
-  Error error;      // for operations that need more of that rank
-  std::string why;  // the error that made it close; empty: none is known
+  Error error;      // for operations that still need that rank
+  std::string why;  // the error because of which it closed; empty: none is known
 };
 
-/// Knows the state of each other rank, and who left first. Pure.
+/// Holds the state of each other rank, and which rank left first. Pure.
 ///
 ///   here --farewell--> leaving --its link ends--> left
 ///    |  \--its link says goodbye----------------> left
@@ -28,21 +28,22 @@ class Peers {
   enum class State : uint8_t { here, leaving, left, lost };
   explicit Peers(int size) : states_(static_cast<size_t>(size), State::here) {}
 
-  /// Returns false if that rank has departed already; nothing changes then.
+  /// Records a rank's farewell. Returns false and changes nothing if the rank had already departed.
   bool on_farewell(Departure departure);
-  /// Returns the new state, or `here` if the link's end was known before.
+  /// Records the end of a rank's link. Returns the new state, or `here` if this end was already
+  /// known.
   State on_end(int rank, PeerEvent::Kind kind);
 
   State state(int rank) const { return states_[static_cast<size_t>(rank)]; }
-  /// Returns whether its link has ended, so nothing reaches it any more.
+  /// Returns whether the rank's link has ended, so that no message reaches it.
   bool is_gone(int rank) const { return state(rank) == State::left || state(rank) == State::lost; }
   /// Returns the departures in the order in which their farewells arrived.
   const std::vector<Departure>& departures() const { return departures_; }
   /// Returns the first departure, or null if no rank has left.
   const Departure* first() const { return departures_.empty() ? nullptr : &departures_.front(); }
   const Departure* departure_of(int rank) const;
-  /// Returns the first departure of a rank that had not finished this blocking call of all ranks,
-  /// or null.
+  /// Returns the first departure of a rank that had not finished the blocking call number `call`,
+  /// which all ranks make. Returns null if there is none.
   const Departure* departure_before_blocking(uint64_t call) const;
 
  private:

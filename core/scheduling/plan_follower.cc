@@ -28,7 +28,8 @@ void PlanFollower::on_veto(const Veto& veto) {
   veto_seen_ = std::min(veto_seen_.value_or(veto.sequence), veto.sequence);
 }
 
-// Only rank 0 decides this, between two steps.
+// Returns why the plan should be replaced, or `nothing`. Only rank 0 decides this, and only between
+// two steps.
 PlanFollower::Next PlanFollower::outlived() const {
   if (rank_ != 0 || replay_->next_index() != 0) return Next::nothing;
   if (replay_->inverted_steps() >= patience_) return Next::reordered;
@@ -36,13 +37,13 @@ PlanFollower::Next PlanFollower::outlived() const {
   return is_unused ? Next::unused : Next::nothing;
 }
 
-// Returns whether there is evidence that the next bucket will not fill: a thread of this rank waits
-// for a tensor of a later bucket, or such a tensor has waited for long.
+// Returns whether there is evidence that the next bucket will never be complete: a thread of this
+// rank waits for a tensor of a later bucket, or such a tensor has waited for a long time.
 bool PlanFollower::is_stuck(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(1);
   constexpr auto kPatience = std::chrono::seconds(1);
   if (!replay_->holds_waiting() || !replay_->lacks_some()) return false;
-  // Looks only once in a while, because there may be many entries.
+  // Checks only from time to time, because there may be many entries.
   if (now >= next_look_) {
     stuck_due_ = Clock::time_point::max();
     const bool stuck = replay_->find_waiting([&](const Entry& entry) {
@@ -63,7 +64,7 @@ bool PlanFollower::is_stuck(Clock::time_point now) {
 void PlanFollower::vetoed_here(Next why) {
   TUTTI_CHECK(state_ == State::following);
   state_ = State::vetoed;
-  // A program that keeps changing learns new plans less and less often.
+  // If a program keeps changing its steps, new plans are learned less and less often.
   if (why == Next::reordered || why == Next::unused) patience_ *= 2;
 }
 

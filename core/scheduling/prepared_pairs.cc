@@ -93,8 +93,8 @@ void PreparedPairs::leave_early(int64_t id, uint64_t use) {
 PreparedPair* PreparedPairs::on_left(int from, int64_t id, uint64_t use) {
   auto* pair = with_id(id);
   if (pair == nullptr) {
-    // Either this rank has left the pair too, or the answer that makes the pair is still on its
-    // way.
+    // Either this rank has left the pair too, or it has not yet received the answer that makes the
+    // pair.
     if (id > newest_) leave_early(id, use);
     return nullptr;
   }
@@ -105,8 +105,8 @@ PreparedPair* PreparedPairs::on_left(int from, int64_t id, uint64_t use) {
 bool PreparedPairs::on_recall(int from, int64_t id, uint64_t use) {
   auto* pair = with_id(id);
   if (pair == nullptr) {
-    // Either this rank has left the pair and announced that, or the answer that makes the pair is
-    // still on its way.
+    // Either this rank has left the pair and announced that, or it has not yet received the answer
+    // that makes the pair.
     if (id > newest_) leave_early(id, use);
     return id > newest_;
   }

@@ -14,10 +14,11 @@
 
 namespace tutti {
 
-/// Returns the key under which a rank keeps an operation of two ranks. `peer` may be kFromAnyRank.
+/// Returns the key under which a rank keeps a send or receive. `peer` may be kFromAnyRank.
 std::string pair_entry_key(std::string_view name, int64_t peer);
 
-/// One rank's end of a pair that sends and receives without asking rank 0; see PairLearner. Pure.
+/// One rank's end of a prepared pair, which sends and receives without asking rank 0; see
+/// PairLearner. Pure.
 ///
 ///   (asking) --an answer makes the pair--> ready <--launch, finish--> running
 ///   ready   --this rank leaves, or the peer left from the next use on--> left
@@ -25,7 +26,7 @@ std::string pair_entry_key(std::string_view name, int64_t peer);
 ///   running --the peer left from its use on: it is taken back----------> (asking)
 ///   left    --the next operation under its key-------------------------> (asking)
 ///
-/// A rank leaves a pair from a certain use on. The uses before that run to their ends.
+/// A rank leaves a pair from a certain use on. Both ranks still complete the uses before that.
 class PreparedPair {
  public:
   enum class State : uint8_t { ready, running, left };
@@ -37,35 +38,36 @@ class PreparedPair {
   bool sends() const { return sends_; }
   State state() const { return state_; }
   bool fits(const Signature& signature) const;
-  /// Returns the use that this rank launches next. A running use is the one before.
+  /// Returns the index of the use that this rank launches next. If a use runs, it is the one
+  /// before.
   uint64_t next_use() const { return next_use_; }
-  /// Returns how many uses are finished here.
+  /// Returns the number of uses that this rank has finished.
   uint64_t finished() const { return next_use_ - (state_ == State::running ? 1 : 0); }
-  /// Returns whether one of the two ranks asks rank 0 for this use.
+  /// Returns whether either rank asks rank 0 for this use instead.
   bool is_left_from(uint64_t use) const { return over_from_ <= use; }
   bool is_left_by_peer() const { return left_by_peer_.has_value(); }
-  /// Returns whether the peer, which sent this farewell, has finished the use. The farewell lists
-  /// the pair as long as a use of it runs there. Before a rank forgets a pair, it sends its number
-  /// of finished uses.
+  /// Returns whether the peer has finished the use. `farewell` came from the peer. It lists the
+  /// pair as long as a use of it runs on the peer. Before a rank forgets a pair, it sends the
+  /// number of uses that it has finished.
   bool peer_finished(uint64_t use, const Farewell& farewell) const {
     return use < farewell.uses_of(id_).value_or(left_by_peer_.value_or(0));
   }
 
-  /// ready -> running. Returns the number of the use.
+  /// Changes from ready to running. Returns the index of the use.
   uint64_t launch();
-  /// running -> ready or left.
+  /// Changes from running to ready or left.
   void finish();
-  /// Leaves the pair from the next use on. Returns false if one of the two ranks has done so
-  /// already.
+  /// Leaves the pair from the next use on. Returns false if one of the two ranks has already left
+  /// it.
   bool leave();
-  /// The peer leaves the pair from this use on. Returns true if the use that runs here must be
-  /// cancelled.
+  /// Records that the peer leaves the pair from `use` on. Returns true if the use that runs on this
+  /// rank must be cancelled.
   bool on_left(uint64_t use);
-  /// Called before this rank asks its peer for the running use back. Returns false if it has done
-  /// so already.
+  /// Called before this rank asks its peer to give up the running use. Returns false if this rank
+  /// has already asked.
   bool recall();
 
-  std::unique_ptr<Run> idle;  // Run of the last use, kept for the next one
+  std::unique_ptr<Run> idle;  // the Run of the last use, kept for the next use
 
  private:
   void settle() {
@@ -79,40 +81,41 @@ class PreparedPair {
   const DataType dtype_;
   const int64_t count_;
   State state_ = State::ready;
-  bool is_recalled_ = false;  // the peer was asked for the running use
+  bool is_recalled_ = false;  // this rank has asked the peer to give up the running use
   uint64_t next_use_ = 0;
-  // The first use for which either rank asks rank 0 instead.
+  // The first use that is not done in the pair, because either rank asks rank 0 for it.
   uint64_t over_from_ = std::numeric_limits<uint64_t>::max();
-  // The peer has left the pair from this use on. The use before it may still run there.
+  // The first use for which the peer has left the pair. The use before it may still run on the
+  // peer.
   std::optional<uint64_t> left_by_peer_;
 };
 
-/// The pairs of one rank. Pure: it returns what to send and what to cancel.
+/// All pairs of one rank. Pure: it returns what to send and what to cancel.
 class PreparedPairs {
  public:
-  /// Called for each answer to an operation of two ranks. `pair` is the id in the answer; -1: none.
+  /// Called for each answer to a send or receive. `pair` is the pair's id in the answer; -1: none.
   void hear_of(int64_t pair) { newest_ = std::max(newest_, pair); }
-  /// Makes the pair that an answer announces. This rank asked for `signature` under `key`. Throws
-  /// DamagedMessage if there is a pair under this key already.
+  /// Makes the pair that an answer announces. This rank had requested `signature` under `key`.
+  /// Throws DamagedMessage if there already is a pair with this key.
   PreparedPair& make(std::string key, int64_t id, const Signature& signature);
-  /// Returns null if there is no pair, so rank 0 must be asked.
+  /// Returns the pair with this key, or null. Without a pair this rank must ask rank 0.
   PreparedPair* find(const std::string& key);
   void erase(const PreparedPair& pair) { pairs_.erase(std::string(pair.key())); }
   bool empty() const { return pairs_.empty(); }
   void clear();
 
-  /// The peer leaves its pair. Returns the pair if its running use must be cancelled, else null.
-  /// Throws DamagedMessage.
+  /// Records that the peer leaves a pair. Returns the pair if its running use must be cancelled,
+  /// else null. Throws DamagedMessage.
   PreparedPair* on_left(int from, int64_t id, uint64_t use);
-  /// The peer has launched a use and asks for it back. Returns true if this rank has not launched
-  /// the use. This rank then leaves the pair and must announce that to the peer. Throws
-  /// DamagedMessage.
+  /// Handles the peer's request to give up a use that the peer has launched. Returns true if this
+  /// rank has not launched the use. This rank then leaves the pair and must announce that to the
+  /// peer. Throws DamagedMessage.
   bool on_recall(int from, int64_t id, uint64_t use);
 
-  /// Returns all pairs, in order of their ids.
+  /// Returns all pairs, ordered by id.
   std::vector<PreparedPair*> in_order();
   std::vector<const PreparedPair*> in_order() const;
-  /// Returns the pairs in which this rank receives under this name, in order of their ids.
+  /// Returns the pairs in which this rank receives under this name, ordered by id.
   std::vector<PreparedPair*> that_bring(std::string_view name);
 
  private:
@@ -121,7 +124,8 @@ class PreparedPairs {
 
   std::unordered_map<std::string, PreparedPair> pairs_;  // by key
   int64_t newest_ = -1;                                  // highest id in an answer so far
-  // Pairs whose answer is still on its way, with the use from which on the peer has left them.
+  // Maps the id of each pair whose answer has not arrived yet to the first use for which the peer
+  // has left it.
   std::unordered_map<int64_t, uint64_t> early_left_;
 };
 

@@ -22,8 +22,8 @@ Replay::Replay(Plan plan, int rank, int size) : plan_(std::move(plan)), rank_(ra
       const auto tensor = static_cast<size_t>(slice.index);
       ++tensors_[tensor].slices;
       needs.push_back(slice.index);
-      // A group is launched completely or not at all, so its first bucket waits for members of
-      // later buckets too.
+      // A group is launched completely or not at all. So its first bucket also waits for the
+      // group's members in later buckets.
       const auto& group = plan_.tensors[tensor].signature.group;
       if (group.empty() || !groups.insert(group).second) continue;
       for (const int64_t member : plan_.groups.at(group))
@@ -98,7 +98,7 @@ std::vector<std::string> Replay::missing() const {
 }
 
 int64_t Replay::missing_bytes() const {
-  // For kinds other than allreduce, a rank may bring other sizes than the plan says.
+  // For kinds other than allreduce, the sizes on this rank may differ from those in the plan.
   if (next_bucket().key.kind != CollectiveKind::allreduce) return 0;
   int64_t bytes = 0;
   for (const auto& slice : next_bucket().slices) {

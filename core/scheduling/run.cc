@@ -24,7 +24,7 @@ std::unique_ptr<Region> RegionPool::take(size_t bytes, Device device) {
   const size_t lane = device.kind == DeviceKind::cpu ? 0 : kLaneBytes;
   const size_t wanted = rounded(bytes) + lane;
   ++takes_;
-  // Searches from the end, since the region that was used last may still be in the caches.
+  // Searches from the end, because the region that was used last may still be in the caches.
   const auto found = std::find_if(free_.rbegin(), free_.rend(), [&](const Free& free) {
     return free.device == device && free.region->bytes() == wanted;
   });
@@ -56,7 +56,8 @@ size_t RegionPool::free_bytes() const {
 
 namespace {
 
-// Writes the contribution of a rank without data: the neutral element, which changes no result.
+// Fills `data` with `value`, the neutral element: a rank without data contributes it, so that the
+// result does not change.
 template <class T>
 void fill_value(std::byte* data, int64_t count, T value) {
   for (int64_t i = 0; i < count; ++i) std::memcpy(data + i * sizeof value, &value, sizeof value);
@@ -121,7 +122,7 @@ int64_t sum(std::span<const int64_t> counts) {
 
 Run::~Run() {
   operation_.reset();
-  // A copy that was given up may still wait for its input, so its memory is never freed.
+  // A copy that was given up may still wait for its input. Its memory is never freed.
   if (on_device_.copying && !on_device_.copying->is_over()) {
     static_cast<void>(region_.release());
     static_cast<void>(on_device_.copying.release());
@@ -155,8 +156,8 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
   return run;
 }
 
-// An operation with memory of its own cannot repeat, since that memory is made, or filled, for one
-// use.
+// Returns whether the Run can be used again. An operation with memory of its own cannot: that
+// memory is made or filled for one use only.
 bool Run::can_repeat() const {
   if (!slices_.empty()) return true;
   if (entries_.empty() || std::ranges::any_of(entries_, &Entry::library_output)) return false;
@@ -198,7 +199,7 @@ void Run::bind() {
     shares &=
         entry.shared && input.data == outputs_.back().data && input.dtype == collective_.dtype;
     if (!shares) continue;
-    // Adjacent windows become one.
+    // Adjacent windows are merged into one.
     const auto bytes = [&](const Window& window) { return window.count * size_of(input.dtype); };
     if (!windows_.empty() && windows_.back().data + bytes(windows_.back()) == input.data)
       windows_.back().count += slice.count;
@@ -221,7 +222,8 @@ void Run::drain(void* self, Range range, const std::byte* bucket, Scale scale) {
 
 namespace {
 
-// Returns where `range` of the bucket is in one tensor of the bucket's own dtype, or null.
+// If `range` of the bucket is in a single tensor with the bucket's dtype, returns its address, else
+// null.
 std::byte* single_place(std::span<const Piece> pieces, DataType dtype, Range range) {
   const auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) {
     return p.offset + p.count <= range.begin;
@@ -271,17 +273,17 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
       region_ = pool_.take(region_bytes_);
       collective_.input = collective_.output = region_->data();
     } else if (!windows_.empty()) {
-      updates_ = false;  // the backend applies it
+      updates_ = false;  // the backend applies the update
     }
   } else if (!is_pair(collective_.kind)) {
-    // All ranks take part, in the order of the answers.
+    // All ranks take part, in the order of rank 0's answers.
     launch.queue = queue;
     const bool is_packed = backend.packs_itself(collective_, launch);
     if (!is_packed) launch.queue = kNoQueue;
     if (members_.empty()) keep_input_apart(is_packed);
   }
   const bool is_gated = is_planned() && slices_.empty() && launch.queue == kNoQueue;
-  // The prediction is the same from step to step, unless memory was shared before and no longer is.
+  // The prediction changes from step to step only if the shared memory of the tensors changed.
   if (origin_.kind != Origin::Kind::negotiated && verdict == 0 &&
       predicted_.windows != static_cast<int64_t>(windows_.size())) {
     predicted_.windows = static_cast<int64_t>(windows_.size());
@@ -309,7 +311,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
   operation_ = backend.start(collective_, launch);
 }
 
-// The backend does everything in stream order, so it gets the events, tensors and gates for that.
+// The backend works entirely in stream order, so it gets the needed events, tensors and gates.
 void Run::start_on_device(Launch& launch) {
   on_device_.ready.clear();
   on_device_.gates.clear();
@@ -323,10 +325,10 @@ void Run::start_on_device(Launch& launch) {
     if (gate == nullptr || !is_last) continue;
     on_device_.gates.push_back(gate);
     on_device_.gated.push_back(entry.work.get());
-    entry.work->set_on_its_way(false);  // it may be set from before a veto
+    entry.work->set_on_its_way(false);  // it may still be set from before a veto
   }
-  // A reduction counts as packed, so it needs no copy: in place, only the owner of a part writes
-  // it.
+  // A reduction in place counts as packed and needs no copy, because only the owner of a part
+  // writes it.
   if (region_bytes_ == 0 && members_.empty() && !is_pair(collective_.kind))
     keep_input_apart(/*is_packed=*/true);
   on_device_.launch = {};
@@ -358,7 +360,7 @@ bool Run::tell_on_its_way() {
   return true;
 }
 
-// Returns whether the backend can work on the tensor itself, because nothing is cast or scaled.
+// Returns whether the backend can work directly on the tensor, because nothing is cast or scaled.
 bool Run::is_one_tensor() const {
   return entries_.size() == 1 && prescale_.is_one() && inputs_[0].dtype == collective_.dtype &&
          outputs_[0].dtype == collective_.dtype;

@@ -14,20 +14,21 @@
 
 namespace tutti {
 
-/// Regions that were used before, so that a steady step allocates none. Sizes are rounded up by
-/// less than an eighth or 4 KiB, whichever is more. The pool is bounded in two ways. A host region
-/// that was not used during the last kForgetAfter takes goes back to the backend. Device regions
-/// are exempt from this, since freeing one blocks the caller until the device is idle. If there are
-/// more than 64 regions, the one unused for longest goes back.
+/// A pool of regions, so that a repeated step allocates none. Sizes are rounded up by less than an
+/// eighth or 4 KiB, whichever is more. The pool is bounded in two ways. A host region that was not
+/// used during the last kForgetAfter calls of take() is returned to the backend. Device regions are
+/// exempt, because freeing one blocks the caller until the device is idle. If there are more than
+/// 64 regions, the one that was unused for longest is returned.
 class RegionPool {
  public:
   static constexpr uint64_t kForgetAfter = 1024;
   explicit RegionPool(Backend& backend) : backend_(backend) {}
-  /// On a device the region also has room for a veto lane behind `bytes`.
+  /// Returns a region of at least `bytes`. On a device it also has room for a veto flag behind
+  /// them.
   std::unique_ptr<Region> take(size_t bytes, Device device = {});
   void give_back(std::unique_ptr<Region> region, Device device = {});
   uint64_t allocations() const { return allocations_; }
-  /// Returns the bytes of the regions that no Run has.
+  /// Returns the total size in bytes of the regions in the pool.
   size_t free_bytes() const;
 
  private:
@@ -37,23 +38,23 @@ class RegionPool {
     std::unique_ptr<Region> region;
     uint64_t since = 0;  // value of takes_ when it was given back
   };
-  std::vector<Free> free_;  // the one unused for longest first
+  std::vector<Free> free_;  // ordered by time without use, longest first
   uint64_t takes_ = 0;
   uint64_t allocations_ = 0;
 };
 
 class PreparedPair;
 
-/// The source of an operation. It determines how the ranks know that they run the same one.
+/// The source of an operation. It determines how the ranks identify the operation.
 struct Origin {
   enum class Kind : uint8_t {
-    negotiated,  // an answer of rank 0; identified by its tag
-    planned,     // a plan; `number` is the bucket's sequence in it
-    pair,        // a prepared pair; `number` counts its uses
+    negotiated,  // an answer of rank 0; `number` is unused, the tag identifies it
+    planned,     // a bucket of a plan; `number` is its sequence number
+    pair,        // a prepared pair of send and receive; `number` is the index of its use
   };
   Kind kind = Kind::negotiated;
   uint64_t number = 0;
-  PreparedPair* in = nullptr;  // the pair
+  PreparedPair* in = nullptr;  // the prepared pair, or null
 };
 
 ///   waiting --start--> running --done, vetoed or failed-------------------> over
@@ -63,12 +64,12 @@ struct Origin {
 ///   unexplained --a rank that it needs has left---> doomed
 ///   doomed  --the plan was vetoed in front of it--> cancelled
 ///   over    --its pair or plan repeats it---------> waiting
-/// An operation that stays unexplained breaks the communicator.
+/// If an operation stays unexplained, the communicator breaks.
 enum class RunState : uint8_t { waiting, running, cancelled, doomed, unexplained, over };
 
-/// One running collective of the backend: the memory that it works on, the entries that it serves,
-/// and how their tensors are packed into that memory and unpacked. The Collective's spans point
-/// into this object, so it must not move.
+/// One collective that the backend runs: its memory, the entries that it serves, and how their
+/// tensors are packed into that memory and unpacked. The Collective's spans point into this object,
+/// so it must not move.
 class Run {
  public:
   Run(uint64_t tag, RegionPool& pool) : tag_(tag), pool_(pool) {}
@@ -76,42 +77,46 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// Makes a fused allreduce. `entries` has one per slice, or none if this rank takes part without
-  /// data (joined, or vetoing). `contributors` is the divisor of an average. `device` is where the
-  /// backend works on it.
+  /// Makes a fused allreduce. `entries` has one entry per slice. It is empty if this rank takes
+  /// part without data (joined, or vetoing). `contributors` is the divisor of an average. `device`
+  /// is the device on which the backend works.
   static std::unique_ptr<Run> bucket(uint64_t tag, RegionPool& pool, const Bucket& bucket,
                                      std::vector<Entry*> entries, int contributors, Device device);
-  /// Prepares the same operation for its next use. The scheduler has filled entries() before.
+  /// Prepares the same operation for its next use. The scheduler must have filled entries() before.
   void repeat(uint64_t tag);
-  /// Makes an operation of another kind: one answer, or allgathers or reduce_scatters that share a
-  /// bucket. Without `entries` this rank vetoes, and `given` are the rows that it would send to
-  /// each rank if parts are exchanged. Throws Error(out_of_memory).
+  /// Makes an operation of another kind: one answer, or several allgathers or reduce_scatters that
+  /// share a bucket. Without `entries` this rank vetoes (refuses to run) it. In that case, if parts
+  /// are exchanged, `given` has the number of rows that it would send to each rank. Throws
+  /// Error(out_of_memory).
   static std::unique_ptr<Run> moved(uint64_t tag, RegionPool& pool,
                                     std::span<const Response> answers,
                                     const std::vector<int64_t>& given, std::vector<Entry*> entries,
                                     int rank, int size);
-  /// Returns whether repeat() can run it once more. Call it before finish().
+  /// Returns whether the Run can be used again with repeat(). Call it before finish().
   bool can_repeat() const;
 
-  /// waiting -> running. `queue` is the queue of Launch for buckets, for operations on a device,
-  /// and for those that the backend packs itself.
+  /// Changes from waiting to running. `verdict` is 0 unless this rank vetoes the operation. `queue`
+  /// is the Launch queue for buckets, for operations on a device, and for operations that the
+  /// backend packs itself.
   void start(Backend& backend, uint32_t verdict, int queue, Clock::time_point now);
-  /// For a pending operation on a device: when it is on its way for the first time, marks the Works
-  /// whose gates it opens and returns true.
+  /// Checks a pending operation on a device. If its gate write is now on a stream for the first
+  /// time, marks the Works with these gates and returns true.
   bool tell_on_its_way();
-  /// Copies staged results to the user's memory. Requires state done.
+  /// Copies staged results to the user's memory. Requires that the operation is done.
   void finish();
-  /// The plan was vetoed before this bucket. Its result is void, and its entries are asked for
-  /// again.
+  /// Cancels the operation because the plan was vetoed at an earlier bucket. Its result is
+  /// discarded, and its entries are requested again.
   void cancel();
-  /// `rank` left before it finished this operation, which therefore can never complete.
+  /// Records that `rank` left before it finished this operation, which therefore can never
+  /// complete.
   void doom(int rank);
-  /// It failed, and nothing known explains that. Returns the time of the first such call.
+  /// Called when the operation failed and no known cause explains it. Returns the time of the first
+  /// such call.
   Clock::time_point wait_for_cause(Clock::time_point now);
   void end() { life_.state = RunState::over; }
 
   RunState state() const { return life_.state; }
-  /// Returns whether it was cancelled or doomed.
+  /// Returns whether the operation was cancelled or doomed.
   bool is_given_up() const {
     return life_.state == RunState::cancelled || life_.state == RunState::doomed;
   }
@@ -128,11 +133,11 @@ class Run {
   Operation* operation() const { return operation_.get(); }
   int64_t bytes() const;
   bool is_on_device() const { return device_.kind != DeviceKind::cpu; }  // the backend works there
-  /// Returns what this rank sends for it, as predicted. Requires a replayed operation that was
-  /// started.
+  /// Returns the predicted traffic that this rank sends. Requires a started operation of a plan or
+  /// pair.
   const Traffic& traffic() const { return predicted_.traffic; }
   Clock::time_point started() const { return started_; }
-  /// On a device: records the times of its parts there; null: no timeline.
+  /// On a device: sets the object that records the times of its parts; null: no timeline.
   void set_spans(std::shared_ptr<const DeviceSpans> spans) { on_device_.spans = std::move(spans); }
 
  private:
@@ -160,15 +165,15 @@ class Run {
   RegionPool& pool_;
   Collective collective_;
   std::vector<int64_t> send_counts_, recv_counts_;
-  std::vector<int64_t> rows_;  // from each rank, if their numbers are part of the result
+  std::vector<int64_t> rows_;  // number of rows from each rank, if that is part of the result
   std::vector<Entry*> entries_;
   std::vector<BucketSlice> slices_;
-  // One allgather or reduce_scatter of a shared bucket: elements and rows of each rank.
+  // One allgather or reduce_scatter in a shared bucket: numbers of elements and rows of each rank.
   struct Member {
     std::vector<int64_t> counts, rows;
   };
   std::vector<Member> members_;
-  int rank_ = 0;  // this rank; set for other kinds than allreduce
+  int rank_ = 0;  // this rank; only set for kinds other than allreduce
   std::unique_ptr<Region> region_, output_region_;
   /// A copy of an input on its device, and the event after which the copy is complete.
   struct Copying {
@@ -189,16 +194,16 @@ class Run {
     Copying& operator=(const Copying&) = delete;
   };
   std::vector<Piece> inputs_, outputs_;
-  std::vector<Window> windows_;  // set if all of the bucket is shared memory
+  std::vector<Window> windows_;  // set if the whole bucket is in shared memory
   bool may_share_ = false;
   bool updates_ = false;  // the FusedUpdate must still be applied to the result
   Scale prescale_;
   int contributors_ = 0;
-  size_t region_bytes_ = 0;  // of a bucket; the region is taken when it starts
-  Device device_;            // where the backend works on it
+  size_t region_bytes_ = 0;  // size of a bucket's region, which is taken when the bucket starts
+  Device device_;            // the device on which the backend works
   struct Predicted {
     Traffic traffic;
-    int64_t windows = -1;  // number of windows it was made for; -1: not made yet
+    int64_t windows = -1;  // number of windows in the prediction; -1: not predicted yet
   };
   Predicted predicted_;
   /// Used if the backend works in the memory of a device.
@@ -206,14 +211,14 @@ class Run {
     DeviceLaunch launch;
     std::vector<void*> ready;
     std::vector<uint64_t*> gates;
-    std::vector<WorkState*> gated;       // Works whose gates these are
+    std::vector<WorkState*> gated;       // the Works to which `gates` belong
     std::shared_ptr<std::byte> nothing;  // contribution of a rank without entries
     std::unique_ptr<Copying> copying;
     std::shared_ptr<const DeviceSpans> spans;
   };
   OnDevice on_device_;
-  VerdictGate gate_;       // of an operation of a plan
-  PairOperation in_pair_;  // of a pair
+  VerdictGate gate_;       // used by an operation of a plan
+  PairOperation in_pair_;  // used by an operation of a pair
   OperationPtr operation_;
   Origin origin_;
   struct Life {

@@ -1,7 +1,7 @@
-// Operations other than allreduce: single ones from and to the user's memory, and allgathers or
-// reduce_scatters that share a bucket. Such a bucket has, for each rank, the parts of all members
-// for that rank, one after another. It is packed from the members' inputs and unpacked into their
-// outputs.
+// Operations other than allreduce. A single operation uses the user's memory directly. Several
+// allgathers or reduce_scatters may share a bucket. The bucket has one section per rank, with the
+// parts of all operations for that rank one after another. It is packed from the operations' inputs
+// and unpacked into their outputs.
 
 #include <algorithm>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace tutti {
 
 namespace {
 
-// Splits `rows` into equal parts. The lowest ranks get the remainder.
+// Divides `rows` into equal parts. The lowest ranks get the remainder.
 std::vector<int64_t> even_rows(int64_t rows, int size) {
   std::vector<int64_t> parts;
   for (int rank = 0; rank < size; ++rank) parts.push_back(even_share(rows, rank, size));
@@ -33,7 +33,7 @@ int64_t total(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Returns the rows that each rank gives to an allgather, or gets from a reduce_scatter.
+// Returns the number of rows that each rank gives to an allgather, or gets from a reduce_scatter.
 std::vector<int64_t> rows_of_ranks(const Response& response, int size) {
   if (!response.rows.empty()) return response.rows;
   const auto& shape = response.signature.shape;
@@ -123,7 +123,8 @@ void Run::take_single(const Response& response, const std::vector<int64_t>& give
   if (!rows_.empty() && entry != nullptr) entry->work->set_received(rows_);
 }
 
-// Reductions that are scaled before they start, or that travel in another dtype, work on copies.
+// Sets the dtype of the transfer. If a reduction is scaled before it starts or is sent in another
+// dtype, makes copies for it to work on.
 void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
                 int64_t output_count) {
   collective_.dtype = signature.wire;
@@ -139,14 +140,15 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
   collective_.output = output_region_->data();
 }
 
-// Returns whether the input must be copied, in host or device memory, because the output would
-// overwrite it too soon. This holds for a reduce_scatter that runs by a schedule. It also holds for
-// rows that lie in the output at another offset than their own.
+// Returns whether the input must be copied because the output would overwrite it too early. This is
+// the case for a reduce_scatter that runs by a schedule (and is not packed). It is also the case
+// for an allgather or gather whose input is in the output, but not at the offset of this rank's
+// rows.
 bool Run::must_keep_input_apart(bool is_packed) const {
   const auto kind = collective_.kind;
   const bool is_joined = joins_parts(kind);
   if (!is_joined && (!reduces(kind) || !deals_parts(kind) || is_packed)) return false;
-  // Such a rank receives nothing, and its output of no bytes may begin anywhere.
+  // This rank receives nothing. Its output has no bytes and may begin anywhere.
   if (has_root(kind) && rank_ != collective_.root) return false;
   const auto* input = collective_.input;
   const auto* output = collective_.output;
@@ -174,7 +176,7 @@ void Run::keep_input_apart(bool is_packed) {
     std::memcpy(region_->data(), input, bytes);
     return;
   }
-  // The copy runs on a stream of its own, which waits for the input as the backend would.
+  // The copy runs on a separate stream, which first waits for the input like the backend would.
   auto& runtime = device_runtime(device_.kind);
   on_device_.copying = std::make_unique<Copying>(runtime, device_);
   for (void* event : on_device_.ready)
@@ -202,7 +204,7 @@ void Run::take_members(std::span<const Response> answers, int size) {
   bind_members();
 }
 
-// Sets where the elements of each member are in the bucket, for packing and for unpacking.
+// Sets the offset of each operation's elements in the bucket, for packing and for unpacking.
 void Run::bind_members() {
   const bool gathers = joins_parts(collective_.kind);
   const auto own = static_cast<size_t>(rank_);
@@ -217,7 +219,7 @@ void Run::bind_members() {
     if (gathers) entry.work->set_received(members_[i].rows);
   }
   if (entries_.empty()) return;
-  // One side has the parts of all ranks, the other only this rank's part.
+  // `whole` holds the parts of all ranks, `part` only this rank's part.
   auto& whole = gathers ? outputs_ : inputs_;
   auto& part = gathers ? inputs_ : outputs_;
   int64_t begin = 0, part_begin = 0;
@@ -246,7 +248,7 @@ void Run::pack_members() {
         static_cast<size_t>(std::max<int64_t>(1, count * size_of(collective_.dtype))));
   };
   if (joins_parts(collective_.kind)) {
-    // This rank's part is packed at its final offset.
+    // This rank's part is packed directly at its final offset.
     output_region_ = region_of(all);
     auto* part = output_region_->data() +
                  total(std::span(send_counts_).first(own)) * size_of(collective_.dtype);

@@ -46,19 +46,21 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
   join_.is_asked = false;
   ++join_.count;
   flush();
-  // The peers may follow the plan and wait for tensors that this rank will not bring. This rank's
-  // tensors that are in the plan still count, so rank 0 must receive them before the join.
+  // The peers may follow the plan and wait for tensors that this rank will not submit, so this rank
+  // vetoes. Its tensors that are already in the plan still count. So rank 0 must receive requests
+  // for them before the join.
   if (plan_.state() == PlanFollower::State::following)
     veto(now);
   else
     ask_to_join();
-  // The peers must also learn that this rank sends and receives nothing more.
+  // The peers must also learn that this rank does not send or receive any more.
   leave_pairs(pairs_.in_order());
 }
 
 void Scheduler::ask_to_join() {
   if (join_.entry == nullptr || join_.is_asked) return;
-  // This rank leaves its plan before it joins. Once a rank has left, plans are not left any more.
+  // This rank leaves its plan before it joins. After any rank has left the communicator, plans are
+  // not left any more, so the join is sent anyway.
   if (plan_.has_plan() && peers_.first() == nullptr) return;
   const auto is_of_pair = [](const auto& run) { return run->is_in_pair(); };
   if (std::ranges::any_of(runs_, is_of_pair) || !behind_pairs_.empty()) return;
@@ -91,7 +93,8 @@ void Scheduler::flush() {
   options_.observe("negotiation");
 }
 
-// Sends the forgotten requests that are still outstanding in full, and then an empty message.
+// Sends again, in full, those outstanding requests whose ids rank 0 has forgotten. An empty message
+// ends them.
 void Scheduler::on_resend(WireReader reader) {
   const auto forgotten = reader.numbers();
   const NameCache nobody_knows(0);
@@ -155,7 +158,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     fusable.push_back(response);
     return;
   }
-  // All ranks launch in the order of the answers, and the fusable answers come before this one.
+  // All ranks launch in the order of the answers. The answers in `fusable` come before this one.
   launch_fused(fusable);
   const auto kind = response.signature.kind;
   std::string key = response.name;
@@ -170,7 +173,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
   }
   Entry* entry = take_outstanding(key);
   if (response.error) {
-    // A doomed operation fails later, when no Run touches its memory any more.
+    // A doomed operation fails later, when no Run uses its memory any more.
     if (entry != nullptr && !is_doomed(entry)) finish(entry, &*response.error);
     return;
   }
@@ -178,13 +181,14 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     check_answer(entry->request, response, rank_, size_);
     if (response.pair >= 0) prepare_pair(response, *entry);
   }
-  // Every rank counts the tag. A rank that is neither sender nor receiver has nothing to run.
+  // Every rank counts the tag. Only the sender and the receiver have something to run.
   const uint64_t tag = next_tag_++;
   if (entry != nullptr)
     waiting_.push_back(Run::moved(tag, pool_, {&response, 1}, {}, {entry}, rank_, size_));
 }
 
-// Fuses operations that were answered together. Every rank does the same with the same answers.
+// Fuses operations that were answered together. The same answers produce the same buckets on all
+// ranks.
 void Scheduler::launch_fused(std::vector<Response>& fusable) {
   if (fusable.empty()) return;
   std::vector<Placeable> places;
@@ -240,8 +244,8 @@ Device Scheduler::device_of(const BucketKey& key) const {
 
 // --- running ------------------------------------------------------------------------------------
 
-// Returns whether the parts of the entries that these slices need are in host memory. (Operations
-// without slices are submitted when all of their tensor is.)
+// Returns whether the elements of the entries that these slices need are in host memory. (An
+// operation without slices is submitted only when its whole tensor is in host memory.)
 bool Scheduler::arrived(std::span<Entry* const> entries, std::span<const BucketSlice> slices) {
   for (size_t i = 0; i < std::min(entries.size(), slices.size()); ++i)
     if (entries[i]->staged != nullptr &&
@@ -262,7 +266,7 @@ bool Scheduler::launch_negotiated(Clock::time_point now) {
   return moved;
 }
 
-// Throws if the program has freed the memory of a tensor that is about to be used.
+// Throws if the program has freed a tensor's memory that is about to be used.
 void Scheduler::check_memory(const Entry& entry) const {
   for (const auto* view : {&entry.input, &entry.output}) {
     if (view->device() != Device{} || view->data() == nullptr) continue;
@@ -315,7 +319,7 @@ bool Scheduler::advance(Clock::time_point now) {
         continue;
       }
       const auto* why = run.operation()->failure();
-      // Fails all pending entries, this Run's too.
+      // Fails all pending entries, also those of this Run.
       hooks_.broken(fmt::format("{} failed in flight{}{}", describe(run), why ? ": " : "",
                                 why ? why->what() : ""));
       return true;
@@ -349,8 +353,8 @@ bool Scheduler::advance(Clock::time_point now) {
   return moved;
 }
 
-// An operation that ended in the last call may have made room for the next one. An operation that
-// was cancelled in the last call may be over.
+// An operation that ended in the last advance() may have made room for the next one. A cancelled
+// operation may have ended.
 bool Scheduler::can_go_on() {
   if (!doomed_.empty() ||
       std::ranges::any_of(runs_, [](const auto& run) { return run->is_given_up(); }))

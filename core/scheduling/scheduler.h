@@ -21,32 +21,34 @@
 
 namespace tutti {
 
-/// The queues of Launch. Each has one order on all ranks.
+/// The queues of Launch. All ranks launch the operations of one queue in the same order.
 inline constexpr int kNegotiatedQueue = 0;
 inline constexpr int kReplayedQueue = 1;
 inline constexpr int kBlockingQueue = 2;
 
 /// One rank's side of the scheduling. It asks the coordinator on rank 0 for submitted operations,
-/// launches what the coordinator answers or the plan contains, advances it, and gives the engine
-/// what is over. Only the holder of the engine's token calls it.
+/// launches the operations that the coordinator answers or that the plan contains, advances them,
+/// and reports ended entries to the engine. Only the thread that currently runs the engine calls
+/// it.
 class Scheduler {
  public:
   struct Hooks {
     std::function<void(int rank, std::span<const std::byte>)> send;     // sends a control message
-    std::function<void(std::span<Entry* const>, const Error*)> finish;  // entries are over
-    std::function<void()> on_its_way;                // streams may wait for Works that are not done
-    std::function<void(const std::string&)> broken;  // an operation failed
+    std::function<void(std::span<Entry* const>, const Error*)> finish;  // entries have ended
+    std::function<void()> on_its_way;                // streams may now wait for unfinished Works
+    std::function<void(const std::string&)> broken;  // an operation failed; ends the communicator
     std::function<void(const std::string&)> log;
   };
-  /// `peers` knows which ranks have left and what they finished. Operations that a rank left
-  /// unfinished fail as soon as nothing touches their memory any more. All others go on.
+  /// `peers` knows which ranks have left and what they had finished. Operations that such a rank
+  /// has not finished fail as soon as nothing uses their memory any more. All other operations go
+  /// on.
   Scheduler(const Options& options, Backend& backend, const Peers& peers, int rank, int size,
             Statistics& statistics, Timeline& timeline, Hooks hooks);
 
   void submit(Entry* entry, Clock::time_point now);
-  /// Called when this rank is out of data. It takes part in later answers without data.
+  /// Called when this rank is out of data. It then takes part in later answers without data.
   void join(Entry* entry, Clock::time_point now);
-  /// Sends the requests made since the last call.
+  /// Sends the requests that were made since the last flush().
   void flush();
 
   void on_answers(WireReader reader, Clock::time_point now);
@@ -55,21 +57,21 @@ class Scheduler {
   void on_pair_left(int from, WireReader reader);
   void on_pair_recalled(int from, WireReader reader);
 
-  /// Launches and advances operations. Returns true if something moved.
+  /// Launches and advances operations. Returns true if any operation made progress.
   bool advance(Clock::time_point now);
-  /// Returns whether advance() can go on although nothing arrives. A caller that stops calling
-  /// advance() must ask this.
+  /// Returns whether advance() can make progress although nothing arrives. A thread must check this
+  /// before it stops calling advance().
   bool can_go_on();
-  /// Returns when advance() must be called although nothing arrives.
+  /// Returns when advance() must be called even if nothing arrives.
   Clock::time_point next_deadline() const { return next_deadline_; }
 
-  /// Forgets everything and ends the running operations. The engine finishes the entries.
+  /// Forgets all operations and ends those that run. The engine finishes their entries.
   void drop();
-  /// Returns how far this rank got, which it sends to its peers before it closes.
+  /// Returns what this rank has finished, which it sends to its peers before it closes.
   Farewell farewell();
-  /// Returns the error of a departure because of which a newly submitted operation can never
-  /// complete, or null if it may. A collective needs all ranks. A send or a receive needs only its
-  /// peer. A join needs the ranks that have not joined as often.
+  /// Returns the error of a departed rank without which `entry`, submitted now, can never complete,
+  /// or null. A collective needs all ranks. A send or receive needs only its peer. A join needs the
+  /// ranks that have joined less often.
   const Error* departure_that_ends(const Entry& entry) const;
 
   /// Returns whether this rank has neither a pending operation nor a pending join.
@@ -77,10 +79,10 @@ class Scheduler {
     return runs_.empty() && outstanding_.empty() && waiting_.empty() && !plan_.holds_waiting() &&
            join_.entry == nullptr;
   }
-  /// Returns whether the next advance() ends operations that a departure dooms.
+  /// Returns whether the next advance() ends operations that need a departed rank.
   bool has_doomed() const { return !doomed_.empty(); }
-  /// Returns how many bytes the program must submit before anything can be launched, if tensors
-  /// wait for others of their bucket. 0: any submission matters.
+  /// Returns the number of bytes that the program must still submit before the next bucket can be
+  /// launched. 0: any submission may allow progress.
   int64_t bytes_awaited() const {
     const bool awaits = plan_.holds_waiting() && plan_.state() == PlanFollower::State::following;
     return awaits && outstanding_.empty() ? plan_.replay().missing_bytes() : 0;
@@ -89,28 +91,29 @@ class Scheduler {
   /// Returns when a waiting thread should check whether the plan fits.
   Clock::time_point next_look() const { return plan_.look_at(); }
   RankStatus status() const;
-  /// Returns the name of an operation that has not started yet, or an empty name.
+  /// Returns the name of any operation that has not started yet, or an empty name.
   std::string first_pending() const;
   /// Returns whether a thread of this rank waits for an operation of this name.
   bool is_awaited(std::string_view name) const;
-  /// Returns whether this rank has done its part of the oldest operation and other ranks have not
-  /// arrived. It is also true if nothing runs.
+  /// Returns whether the oldest operation only waits for ranks that have not arrived. Also returns
+  /// true if nothing runs.
   bool lacks_ranks() const { return runs_.empty() || runs_.front()->operation()->lacks_ranks(); }
   /// The running operations, for reports.
   const std::vector<std::unique_ptr<Run>>& runs() const { return runs_; }
-  /// "bucket 7 (\"fc1.weight\" and 3 more)"
+  /// Returns a text such as "bucket 7 (\"fc1.weight\" and 3 more)".
   static std::string describe(const Run& run);
   uint64_t allocations() const { return pool_.allocations() + allocations_; }
 
  private:
-  static constexpr int kMostRunning = 8;  // negotiated
+  static constexpr int kMostRunning = 8;  // greatest number of negotiated operations that run at
+                                          // the same time
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
-  /// Asks rank 0 for the join if this rank joins and has not asked yet. Does nothing while an
-  /// operation must be asked for first.
+  /// Sends this rank's pending join to rank 0, unless it was sent before. Does nothing while
+  /// another operation must be requested first.
   void ask_to_join();
   void send_join();
-  /// Returns the departure because of which this rank's join of that number can never complete, or
-  /// null if it may.
+  /// Returns the departure that keeps this rank's join number `number` from ever completing, or
+  /// null.
   const Departure* departure_that_ends_join(uint64_t number) const;
   void request(Entry* entry);
   void on_response(const Response& response, std::vector<Response>& fusable);
@@ -132,7 +135,7 @@ class Scheduler {
   void finish_run(Run& run, Clock::time_point now);
   void finish_slices(Run& run, Clock::time_point now);
   Entry* take_outstanding(const std::string& key);
-  /// Returns the operations that were asked for and not answered, in the order of their submission.
+  /// Returns the operations that were requested and not answered, in order of submission.
   std::vector<Entry*> outstanding_in_order() const;
   // --- scheduler_pairs.cc ---
   void prepare_pair(const Response& response, const Entry& entry);
@@ -164,34 +167,37 @@ class Scheduler {
   RegionPool pool_;
   NameCache cache_;
 
-  std::unordered_map<std::string, Entry*> outstanding_;  // asked, not answered
-  std::vector<Entry*> unsent_;  // those of outstanding_ that are not sent yet
+  std::unordered_map<std::string, Entry*> outstanding_;  // requested, not answered
+  std::vector<Entry*> unsent_;  // the part of outstanding_ that is not sent yet
   struct Join {
-    Entry* entry = nullptr;  // the pending one, or null
-    bool is_asked = false;   // rank 0 will count it
-    uint64_t count = 0;      // number of joins so far
+    Entry* entry = nullptr;  // the pending join, or null
+    bool is_asked = false;   // it was sent to rank 0, which will count it
+    uint64_t count = 0;      // number of joins of this rank so far
   };
   Join join_;
-  uint64_t next_tag_ = 1;                     // of the next negotiated operation
-  std::deque<std::unique_ptr<Run>> waiting_;  // answered, not launched
+  uint64_t next_tag_ = 1;                     // tag of the next negotiated operation
+  std::deque<std::unique_ptr<Run>> waiting_;  // answered, but not launched
   std::vector<std::unique_ptr<Run>> runs_;
-  int running_[2] = {0, 0};  // number of operations: negotiated, of the plan
+  int running_[2] = {0, 0};  // number of running operations: negotiated, of the plan
   PreparedPairs pairs_;
-  std::vector<Entry*> behind_pairs_;  // outstanding; asked for when running uses of pairs are over
+  std::vector<Entry*> behind_pairs_;  // outstanding; requested when running uses of pairs have
+                                      // ended
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
   PlanFollower plan_;
-  std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan, while it does not run
+  std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan: its Run while it does
+                                                 // not run
   std::vector<Entry*> over_;                     // scratch
-  std::vector<std::pair<Entry*, int>> doomed_;   // can never complete, because this rank left
-  // The time since which doomed runs are cancelled but not over.
+  std::vector<std::pair<Entry*, int>> doomed_;   // can never complete, because the rank (second)
+                                                 // left
+  // The time since which cancelled runs have not ended.
   std::optional<Clock::time_point> cancelled_since_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };
 
-/// Returns the key under which a rank keeps an operation. The key of a send or receive contains the
-/// peer.
+/// Returns the key under which a rank keeps an operation. For a send or receive the key contains
+/// the peer.
 std::string entry_key(const Request& request);
 
 }  // namespace tutti

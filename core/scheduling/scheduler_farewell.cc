@@ -1,6 +1,6 @@
-// When a rank leaves, operations for which it has done its part complete on all ranks.
-// Operations that still need it fail. This file also handles operations that fail because a rank
-// is gone.
+// This file handles ranks that leave. Operations for which such a rank has done its part complete
+// on all ranks. Operations that still need it fail. The file also handles operations that fail
+// because a rank is gone.
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 namespace tutti {
 
 Farewell Scheduler::farewell() {
-  // A rank that joins during a plan asks for the join when it has left the plan. This rank closes
-  // instead, so it asks now, if the plan has nothing of this rank.
+  // A rank that joins during a plan normally sends the join after it has left the plan. This rank
+  // closes instead, so it sends the join now, unless the plan still has operations of this rank.
   const auto is_in_plan = [](const auto& run) {
     return run->is_planned() && !run->entries().empty();
   };
@@ -33,8 +33,8 @@ Farewell Scheduler::farewell() {
     farewell.pairs.push_back(static_cast<int64_t>(pair->finished()));
   }
   farewell.joins = join_.count;
-  // Rank 0 does not count a join for which it was not asked, or one behind a name that it may ask
-  // this rank to send again.
+  // Rank 0 does not count a join that was not sent to it. It also does not count a join that
+  // follows a request which rank 0 may ask this rank to send again.
   const auto may_be_asked_again = [](const auto& one) { return one.second->sent_id >= 0; };
   if (join_.entry != nullptr &&
       (!join_.is_asked || std::ranges::any_of(outstanding_, may_be_asked_again)))
@@ -66,7 +66,8 @@ const Error* Scheduler::departure_that_ends(const Entry& entry) const {
   };
   const auto& signature = entry.request.signature;
   if (entry.request.join) return error_of(departure_that_ends_join(join_.count + 1));
-  // If rank 0 left, another rule applies: every operation that rank 0 would have to answer fails.
+  // If rank 0 left, every operation that rank 0 would have to answer fails; see
+  // end_what_is_doomed().
   return error_of(is_pair(signature.kind) ? peers_.departure_of(static_cast<int>(signature.root))
                                           : peers_.first());
 }
@@ -82,7 +83,7 @@ bool Scheduler::is_doomed(const Entry* entry) const {
   return std::ranges::find(doomed_, entry, &std::pair<Entry*, int>::first) != doomed_.end();
 }
 
-// An entry may be in several buckets, but it is doomed once.
+// An entry may be in several buckets, but is listed as doomed only once.
 void Scheduler::doom(std::span<Entry* const> entries, int rank) {
   for (Entry* entry : entries)
     if (!is_doomed(entry)) doomed_.emplace_back(entry, rank);
@@ -99,21 +100,21 @@ bool Scheduler::end_what_is_doomed() {
     if (departure != nullptr) doom(run->entries(), departure->rank);
     return departure != nullptr;
   });
-  // A bucket that was not launched here cannot finish on any rank.
+  // A bucket that this rank has not launched cannot finish on any rank.
   doom(plan_.abandon(), peers_.first()->rank);
   if (join_.entry != nullptr) {
     if (const auto* departure = departure_that_ends_join(join_.count))
       doom({&join_.entry, 1}, departure->rank);
     else
-      ask_to_join();  // this rank does not leave a plan any more
+      ask_to_join();  // from now on this rank need not leave a plan first
   }
   for (const auto& departure : peers_.departures()) {
     if (departure.rank != 0) continue;
-    // If another rank left, rank 0 answers with an error for the names that need it. If rank 0
-    // left, it answers nothing more.
+    // If another rank left, rank 0 answers requests that need that rank with an error. If rank 0
+    // itself left, it answers nothing more, so all requests fail.
     doom(outstanding_in_order(), 0);
   }
-  // A Run that is not over may still touch the memory of its entries.
+  // A running Run may still use the memory of its entries.
   const auto is_running = [this](const Entry* entry) {
     return std::ranges::any_of(
         runs_, [&](const auto& run) { return std::ranges::count(run->entries(), entry) > 0; });
@@ -130,7 +131,7 @@ bool Scheduler::end_what_is_doomed() {
     std::erase(behind_pairs_, entry);
     if (join_.entry == entry) {
       join_.entry = nullptr;
-      --join_.count;  // this rank has not joined after all
+      --join_.count;  // the join did not take place
     }
     plan_.release(entry);
     finish(entry, &peers_.departure_of(rank)->error);
@@ -138,8 +139,8 @@ bool Scheduler::end_what_is_doomed() {
   return !ended.empty();
 }
 
-// Gloo and NCCL cannot cancel operations that they have started. If a cancelled Run goes on for
-// kGrace, this rank ends the communicator.
+// Gloo and NCCL cannot cancel started operations. If a cancelled Run has not ended after kGrace,
+// this rank ends the communicator.
 bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(250);
   const auto stuck = std::ranges::find_if(runs_, [this](const auto& run) {
@@ -166,8 +167,9 @@ bool Scheduler::is_unexpected(const Run& failed) const {
   return !failed.is_given_up() && !is_refused;
 }
 
-// A peer that ends because of a third rank takes its memory back and refuses messages at once. This
-// rank may see that before it has read a fault message that names the third rank.
+// Returns whether to wait for the cause of a failure. A peer that ends because of a third rank
+// frees its memory and refuses messages immediately. This rank may notice that before it has read
+// the fault message that names the third rank.
 bool Scheduler::awaits_cause(Run& failed, Clock::time_point now) {
   constexpr auto kGrace = std::chrono::seconds(1);
   const bool needs_who_left = peers_.first() != nullptr && !is_pair(failed.collective().kind);

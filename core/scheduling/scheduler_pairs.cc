@@ -1,14 +1,17 @@
-// Sends and receives of prepared pairs. They are launched as soon as they are submitted, in no
-// order with anything else, and matched by a number that both ranks count.
+// Sends and receives of prepared pairs: two ranks that repeat a send without asking rank 0. They
+// are launched as soon as they are submitted, in any order relative to other operations. The two
+// ranks match them by the index of the use, which both count.
 //
-// A rank that must do something else under the name leaves the pair. It tells its peer from which
-// use on, discards what the peer has sent for that use, and asks rank 0. The peer's operation
-// cannot have completed, so the peer takes it back and asks rank 0 too. Both get one answer.
+// If a rank must do something else under the name, it leaves the pair. It announces to its peer
+// from which use on, discards the data that the peer has sent for that use, and asks rank 0
+// instead. The peer's operation cannot have completed, so the peer cancels it and asks rank 0 too.
+// Rank 0 then answers both.
 //
-// Rank 0 does not know of a running use. It would match a join, or a receive from any rank behind a
-// receive of its name, as if they came before that use. So these wait until the use is over. The
-// peer may launch its part only after them, so this rank asks for the use back. A peer that has not
-// launched it leaves the pair. This rank then takes the use back and asks rank 0 for it too.
+// Rank 0 does not know of a running use. A join would be matched as if it came before that use. So
+// would a receive from any rank that was submitted after a receive of the same name. Therefore
+// these two wait until the use has ended. The peer may launch its part of the use only after them,
+// so this rank asks the peer to give up the use. If the peer has not launched it, the peer leaves
+// the pair. This rank then cancels the use and asks rank 0 for it too.
 
 #include <algorithm>
 
@@ -21,14 +24,15 @@ namespace tutti {
 void Scheduler::prepare_pair(const Response& response, const Entry& entry) {
   auto& pair = pairs_.make(entry_key(entry.request), response.pair, entry.request.signature);
   ++allocations_;
-  // This rank leaves the pair at once in two cases. If it has joined, it neither sends nor receives
-  // any more. If it receives from any rank under this name, that receive must get the message.
+  // This rank leaves the pair immediately in two cases. If it has joined, it does not send or
+  // receive any more. If it also receives from any rank under this name, that receive must get the
+  // message.
   if (join_.entry != nullptr ||
       (!pair.sends() && outstanding_.contains(pair_entry_key(entry.request.name, kFromAnyRank))))
     leave_pair(pair);
 }
 
-// Leaves each pair now, or when its running use is over. Returns true if all are left now.
+// Leaves each pair now, or when its running use has ended. Returns true if all pairs are left now.
 bool Scheduler::leave_pairs(std::span<PreparedPair* const> pairs) {
   bool all = true;
   for (auto* pair : pairs) {
@@ -45,12 +49,12 @@ bool Scheduler::leave_pairs(std::span<PreparedPair* const> pairs) {
   return all;
 }
 
-// Returns true if the entry was launched, or if it waits until no running pair can bring the
-// message that it would receive.
+// Returns true if the entry was launched in a pair. Also returns true if the entry must wait,
+// because a running pair may still deliver the message that it would receive.
 bool Scheduler::launch_in_pair(Entry* entry, Clock::time_point now) {
   if (pairs_.empty()) return false;
   if (entry->request.signature.root == kFromAnyRank) {
-    // Rank 0 matches this receive, so it must also be asked for what is sent under its name.
+    // Rank 0 matches this receive, so the sends under its name must also be requested from rank 0.
     if (leave_pairs(pairs_.that_bring(entry->request.name))) return false;
     entry->sent_id = -1;
     outstanding_.emplace(entry_key(entry->request), entry);
@@ -90,16 +94,16 @@ void Scheduler::tell_pair_left(int peer, int64_t id, uint64_t use) {
   hooks_.send(peer, message.bytes());
 }
 
-// Leaves the pair from the next use on. What the peer has sent for that use is discarded.
+// Leaves the pair from the next use on. Data that the peer has sent for that use is discarded.
 void Scheduler::leave_pair(PreparedPair& pair) {
   if (!pair.leave()) return;
   tell_pair_left(pair.peer(), pair.id(), pair.next_use());
   backend_.transport()->discard(pair_tag(pair.id(), pair.next_use()), last_pair_tag(pair.id()));
 }
 
-// Called when no use of the pair runs here any more. If the peer left the pair first, a use may
-// still run there, and this rank's farewell no longer has the pair. So this rank sends the number
-// of uses that it has finished.
+// Called when no use of the pair runs on this rank any more. If the peer left the pair first, one
+// of its uses may still run there, and this rank's farewell will not list the pair. So this rank
+// now sends the number of uses that it has finished.
 void Scheduler::end_pair(const PreparedPair& pair, uint64_t finished) {
   if (pair.is_left_by_peer()) tell_pair_left(pair.peer(), pair.id(), finished);
   pairs_.erase(pair);
@@ -122,7 +126,7 @@ void Scheduler::on_pair_recalled(int from, WireReader reader) {
   backend_.transport()->discard(pair_tag(id, use), last_pair_tag(id));
 }
 
-// Returns true if the use is over and its operation is finished or asked for again.
+// Returns true if the use has ended and its operation is finished or requested again.
 bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state,
                                Clock::time_point now) {
   auto& pair = *run->origin().in;
@@ -145,7 +149,7 @@ bool Scheduler::finish_in_pair(std::unique_ptr<Run>& run, OperationState state,
   return true;
 }
 
-// Asks for the operations that waited for running uses of pairs, if those are over now.
+// Requests the operations that waited for running uses of pairs, if those uses have ended.
 void Scheduler::ask_behind_pairs() {
   std::erase_if(behind_pairs_, [this](Entry* entry) {
     if (!leave_pairs(pairs_.that_bring(entry->request.name))) return false;

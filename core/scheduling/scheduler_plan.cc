@@ -1,5 +1,5 @@
-// The scheduler launches the buckets of a plan, vetoes, and asks again for what the plan held.
-// PlanFollower decides when.
+// This file launches the buckets of a plan (a recorded step), vetoes them, and requests the plan's
+// tensors again after a veto. PlanFollower decides when.
 
 #include <fmt/format.h>
 
@@ -20,8 +20,8 @@ void Scheduler::begin_plan(Plan plan, Clock::time_point now) {
   auto message = begin_message(MessageType::plan_joined);
   message.put(id);
   hooks_.send(0, message.bytes());
-  // Rank 0 will not answer outstanding requests of tensors that are in the plan, so the plan takes
-  // them.
+  // Rank 0 will not answer outstanding requests for tensors of the plan, so they move into the
+  // plan.
   for (Entry* entry : outstanding_in_order()) {
     const auto key = entry_key(entry->request);
     if (!plan_.plan().index.contains(key)) continue;
@@ -77,8 +77,8 @@ void Scheduler::launch_bucket(Clock::time_point now) {
     ++allocations_;
   }
   run->set_origin({Origin::Kind::planned, sequence});
-  // All slices of an entry are launched in one step, and it is over when all are final. The first
-  // one sets `left`.
+  // All slices of an entry are launched in one step. The entry has ended when all slices are final.
+  // Its first slice sets `left`.
   for (size_t i = 0; i < run->slices().size(); ++i) {
     Entry* entry = run->entries()[i];
     if (run->slices()[i].begin == 0) entry->left = entry->request.signature.shape.count();
@@ -89,7 +89,7 @@ void Scheduler::launch_bucket(Clock::time_point now) {
   start(std::move(run), 0, now);
 }
 
-// Makes the Run of the next bucket. Without entries this rank takes part with a veto only.
+// Makes the Run of the next bucket. If `entries` is empty, this rank takes part only to veto.
 std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
   const auto tag = plan_.plan().tag(plan_.replay().next_sequence());
   const auto& bucket = plan_.replay().next_bucket();
@@ -104,10 +104,9 @@ std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
   return Run::bucket(tag, pool_, bucket, std::move(entries), size_, device_of(bucket.key));
 }
 
-// Returns whether everything that the next bucket takes of its tensors has arrived from their
-// device.
+// Returns whether all elements that the next bucket needs have arrived from the device.
 bool Scheduler::next_arrived() {
-  // Operations of other kinds are submitted when their whole tensor has arrived.
+  // For other kinds an operation is submitted only when its whole tensor has arrived.
   if (plan_.replay().next_bucket().key.kind != CollectiveKind::allreduce) return true;
   plan_.replay().entries_of_next(over_);
   return arrived(over_, plan_.replay().next_bucket().slices);
@@ -119,7 +118,7 @@ void Scheduler::veto(Clock::time_point now, PlanFollower::Next why) {
   const bool is_told = !plan_.is_first_to_veto();
   plan_.vetoed_here(why);
   if (!is_told) {
-    // Nothing is wrong with the plan itself: only its order changed, or nobody uses it.
+    // The plan has no missing tensors if only the order changed or the program no longer uses it.
     const bool reordered = why != PlanFollower::Next::veto;
     auto message = begin_message(MessageType::plan_failed);
     const auto missing =
@@ -138,7 +137,8 @@ void Scheduler::veto(Clock::time_point now, PlanFollower::Next why) {
   start(std::move(run), 1, now);
 }
 
-// Called when bucket `sequence` was vetoed: it and everything after it never happened.
+// Called when bucket `sequence` was vetoed. The results of this bucket and of all later buckets are
+// discarded.
 void Scheduler::collapse(uint64_t sequence, Clock::time_point now) {
   if (!plan_.collapse(sequence)) return;
   ++statistics_.vetoed_buckets;
@@ -152,15 +152,15 @@ void Scheduler::collapse(uint64_t sequence, Clock::time_point now) {
   backend_.transport()->discard(plan_.plan().tag(sequence + 1), plan_.plan().last_tag());
 }
 
-// Called when nothing of the plan runs any more. Asks for its tensors in the ordinary way. Final
-// slices stay final, since every rank has the same ones.
+// Called when no operation of the plan runs any more. Requests the plan's tensors from rank 0.
+// Slices that are already final stay final, because they are the same on every rank.
 void Scheduler::renegotiate() {
   auto message = begin_message(MessageType::plan_left);
   message.put(plan_.plan().id);
   hooks_.send(0, message.bytes());
   const auto entries = plan_.end();
-  // Final tensors of a group are not asked for again. The rest is a group too, with the same number
-  // of members on every rank, because rank 0 waits until it knows of all members.
+  // Final tensors of a group are not requested again. The remaining members form a smaller group.
+  // Its size must be the same on every rank, because rank 0 waits for all members.
   std::unordered_map<std::string, int32_t> left;
   for (const Entry* entry : entries) ++left[entry->request.signature.group];
   for (const auto& [key, entry] : outstanding_) ++left[entry->request.signature.group];

@@ -46,7 +46,7 @@ OperationState VerdictGate::advance() {
     const auto state = gate_->advance();
     if (state != OperationState::done) return state;
     gate_.reset();
-    // All ranks run the operation now, so it starts here too, even if cancel() was called
+    // All ranks now run the operation. So it starts on this rank too, even if cancel() was called
     // meanwhile.
     behind_ = backend_->start(collective_, launch_);
     if (cancelled_) behind_->cancel();

@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-/// One-byte allreduce that collects the verdicts of all ranks ahead of a planned operation whose
-/// own messages would not. The operation has the next tag and starts when all ranks are known to
-/// run it. If a rank vetoes, it ends with the allreduce. Its Run keeps it and starts it again in
-/// the next step.
+/// One-byte allreduce that collects the verdicts (run it or veto it) of all ranks before a planned
+/// operation whose own messages would not collect them. If no rank vetoes, the operation starts
+/// with the next tag. If a rank vetoes, the operation never starts. Its Run starts the same object
+/// again in the next step.
 class VerdictGate final : public Operation {
  public:
   void start(Backend& backend, const Collective& collective, const Launch& launch);
-  /// Returns what the allreduce sends.
+  /// Predicts the traffic of the allreduce.
   static Traffic predict(Backend& backend, uint64_t tag);
   void release() override;
   OperationState advance() override;
