@@ -20,16 +20,16 @@ namespace tutti {
 
 namespace {
 
-// Returns the prefix of one communicator's keys in the store, those of its splits and epochs. It is
-// hashed, so its length does not grow with the number of splits. The keys by which the ranks met
-// are elsewhere, because they are erased earlier. `made_by` must be unique to this communicator and
-// equal on its ranks.
+// Returns the prefix of one communicator's keys in the store, for its splits and epochs. It is
+// hashed, so its length does not grow with the number of splits. The keys with which the ranks met
+// have another prefix, because they are erased earlier. `made_by` must be unique to this
+// communicator and equal on all its ranks.
 std::string path_of(const Options& options, std::string_view made_by) {
   return fmt::format("{}/c{:016x}{:016x}", options.job, hash_text(made_by), hash_text(made_by, 1));
 }
 
-// Keys that all ranks of a communicator use together. The last rank that leaves them erases them. A
-// rank that died never leaves, so its keys stay until shrink() erases them.
+// Keys that all ranks of a communicator use together. The last rank to leave erases them. A rank
+// that died never leaves, so its communicator's keys stay until shrink() erases them.
 class SharedKeys {
  public:
   SharedKeys(std::shared_ptr<Store> root, std::string path, int ranks)
@@ -40,7 +40,7 @@ class SharedKeys {
       const auto store = bounded(root_, Deadline::after(kLeaveSeconds));
       if (store->add(path_ + "/left", 1) == ranks_) store->erase_all(path_ + "/");
     } catch (const std::exception&) {
-      // The store is gone, or no longer answers.
+      // The store is gone or does not answer any more.
     }
   }
 
@@ -54,7 +54,7 @@ std::string splits_path(const CommunicatorState& parent) {
   return fmt::format("{}/e{}", parent.path, parent.epoch);
 }
 
-// Returns the error that ended the parent, with a rank of the parent.
+// Returns the error that ended the parent communicator, if any. Its rank counts in the parent.
 using ParentsEnd = std::function<std::optional<Error>()>;
 ParentsEnd end_of(const CommunicatorState& parent) {
   return [weak = std::weak_ptr(parent.engine)]() -> std::optional<Error> {
@@ -63,7 +63,8 @@ ParentsEnd end_of(const CommunicatorState& parent) {
   };
 }
 
-// Returns the same error with a rank of these members, or -1 if the rank is not a member.
+// Returns an error source that converts the error's rank to an index into `members`, or to -1 if
+// the rank is not a member.
 ParentsEnd in_numbers_of(const std::vector<int>& members, ParentsEnd end) {
   return [members, end = std::move(end)] {
     auto error = end();
@@ -75,7 +76,8 @@ ParentsEnd in_numbers_of(const std::vector<int>& members, ParentsEnd end) {
   };
 }
 
-// Makes a communicator of some members of another one. A rank is an index into `members`.
+// Makes a communicator of some ranks of the parent. `members` lists them; the new rank is the index
+// in this list.
 std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
                                               const std::vector<int>& members,
                                               const std::string& path, Deadline deadline,
@@ -85,7 +87,7 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   const auto own = std::find(members.begin(), members.end(), parent.options.rank);
   options.rank = static_cast<int>(own - members.begin());
   options.size = static_cast<int>(members.size());
-  options.timeline.clear();  // only the parent writes it
+  options.timeline.clear();  // only the parent writes the timeline
   Membership membership;
   membership.root = parent.membership.root;
   membership.listener = parent.membership.listener;
@@ -102,13 +104,13 @@ std::shared_ptr<CommunicatorState> make_child(const CommunicatorState& parent,
   return std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
 }
 
-// Returns the error that split() throws because the parent has ended.
+// Makes the error that split() throws if the parent has ended because of `end`.
 Error split_with(const Error& end) {
   return Error(end.code(), fmt::format("split: {}", end.what())).with_rank(end.rank());
 }
 
-// Returns what the parent's backend hands to the backend of this color's members. For color < 0 it
-// takes part in the split and returns nothing.
+// Returns the objects that the parent's backend passes on to the backend of the new communicator. A
+// rank with a negative color takes part in this exchange and returns nothing.
 std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
                                      const std::vector<int>& members, const std::string& path) {
   Context context = parent.engine->context();
@@ -122,8 +124,8 @@ std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
   return parent.engine->backend().split(context, color, static_cast<int>(own - members.begin()));
 }
 
-// Returns the error of a communicator that could not be made, with the rank that the caller's
-// communicator uses.
+// Converts the error of a communicator that could not be made: its rank becomes a rank of the
+// caller's communicator.
 Error as_seen_from(const std::vector<int>& members, std::string_view what, const Error& error) {
   const int number = error.rank();
   if (number < 0 || number >= static_cast<int>(members.size())) return error;
@@ -138,7 +140,7 @@ Error as_seen_from(const std::vector<int>& members, std::string_view what, const
 }  // namespace
 
 std::shared_ptr<CommunicatorState> create(Options given) {
-  complete_standard_streams();  // before the first socket
+  complete_standard_streams();  // must be done before the first socket is opened
   auto options = complete_options(std::move(given));
   auto membership = join_job(options);
   auto state = std::make_shared<CommunicatorState>(std::move(options), std::move(membership));
@@ -150,7 +152,7 @@ std::shared_ptr<CommunicatorState> create(Options given) {
 std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int number,
                                          std::span<const SplitChoice> choices) {
   const int color = choices[static_cast<size_t>(parent.options.rank)].color;
-  std::vector<std::pair<int, int>> order;  // (key, rank) of the ranks of this rank's color
+  std::vector<std::pair<int, int>> order;  // (key, rank) of each rank with this rank's color
   for (int rank = 0; rank < parent.options.size; ++rank) {
     const auto& theirs = choices[static_cast<size_t>(rank)];
     if (theirs.color == color) order.emplace_back(theirs.key, rank);
@@ -160,7 +162,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
   std::sort(order.begin(), order.end());
   std::vector<int> members;
   for (const auto& [key, rank] : order) members.push_back(rank);
-  // This notices a member that no longer answers although no operation is pending.
+  // While this object exists, the engine notices a member that stops answering, although no
+  // operation is pending.
   const Engine::WatchOverPeers watch(parent.engine);
   auto inheritance = inherit(parent, color, members, path);
   if (color < 0) return nullptr;
@@ -172,8 +175,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
     return state;
   } catch (const Error& error) {
     const auto seen = as_seen_from(members, "split", error);
-    // The parent knows best which of its ranks is gone. An error of this rank itself is thrown
-    // unchanged.
+    // The parent knows best which of its ranks is gone, so its error is preferred. An error about
+    // this rank itself is thrown unchanged.
     const auto end = parent.engine->broken();
     if (end && (error.rank() < 0 || seen.rank() != parent.options.rank)) throw split_with(*end);
     throw Error(seen);
@@ -182,11 +185,12 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
 
 namespace {
 
-// Returns the seconds for the first attempt to connect the survivors; each further attempt may take
-// twice as long. The time is short because a rank that is stopped meanwhile holds up the others.
+// Returns the seconds for the first attempt to connect the survivors. Each further attempt may take
+// twice as long. The first limit is short because a rank that is stopped meanwhile delays all
+// others.
 double patience(const Options& options) { return std::max(5.0, 2 * options.peer_timeout); }
 
-// Returns the error of a rank that cannot reach the store, with the probable reason.
+// Makes the error of a rank that cannot reach the store. It contains the probable reason.
 Error store_is_gone(const CommunicatorState& parent, const Error& error) {
   const auto& options = parent.options;
   const auto why =
@@ -204,8 +208,9 @@ Error store_is_gone(const CommunicatorState& parent, const Error& error) {
       .with_rank(options.serve_store ? -1 : options.rank);
 }
 
-// If the parent has already ended, that is why it shrinks. If it is still running, it may yet
-// report that a member is lost.
+// Returns a source of errors that end the shrink, or null. If the parent has ended, its error is
+// the reason for the shrink and no new one. If it is still running, it may report that a member is
+// lost.
 ParentsEnd end_during_shrink(const CommunicatorState& parent, const std::vector<int>& members) {
   if (parent.engine->broken()) return nullptr;
   return [end = in_numbers_of(members, end_of(parent))] {
@@ -248,12 +253,15 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
         state->path = parent.path;
         state->epoch = survivors.epoch();
         state->first_ranks = survivors.first_ranks();
-        // The operations and splits of the parent are over for all survivors, so their keys can go.
+        // All survivors have finished the operations and splits of the parent, so its keys can be
+        // erased.
         survivors.connected(splits_path(parent));
         return state;
       } catch (const Error& error) {
         const bool is_forgotten = dynamic_cast<const ForgottenAttempt*>(&error) != nullptr;
-        if (is_forgotten && !deadline.passed()) continue;  // the next epoch lists who went on
+        if (is_forgotten && !deadline.passed())
+          continue;  // the next epoch lists the members that
+                     // continued
         const auto seen = as_seen_from(members, "shrink", error);
         if (error.rank() < 0 || seen.rank() == own) throw seen;
         survivors.not_connected(error);

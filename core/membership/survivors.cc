@@ -15,9 +15,9 @@ namespace tutti {
 
 namespace {
 
-// Seconds to wait for a rank that others have given up, because it may live and vote late.
+// Seconds to wait for the vote of a rank that others have given up, because it may still live.
 constexpr double kBriefSettle = 0.25;
-// A rank that caused this many failed attempts is given up, although it voted each time.
+// A rank that caused this many failed attempts to connect is given up, even if it voted each time.
 constexpr int kMostComplaints = 2;
 constexpr double kFirstPause = 0.002, kLongestPause = 0.05;
 
@@ -72,8 +72,9 @@ std::string Survivors::epoch_path(int epoch) const {
   return fmt::format("{}/epoch{}", path_, epoch);
 }
 
-// The members have a key outside the epoch's prefix, so it stays when the epoch's keys are erased.
-// A rank that was left out and wakes up later finds there that it is not a member.
+// Returns the key that lists an epoch's members. It is outside the epoch's prefix, so it stays when
+// the epoch's keys are erased. A rank that was excluded and wakes up later reads there that it is
+// not a member.
 std::string Survivors::members_key(int epoch) const {
   return fmt::format("{}/members/{}", path_, epoch);
 }
@@ -93,7 +94,7 @@ std::string Survivors::encode(const Ranks& ranks) const {
   return fmt::format("{}", fmt::join(firsts, " "));
 }
 
-// Skips numbers that are not one of these ranks.
+// Returns the ranks listed in `text`. Skips numbers that are not one of the communicator's ranks.
 std::vector<int> Survivors::decode(const std::string& text) const {
   const auto& firsts = terms_.first_ranks;
   std::vector<int> ranks;
@@ -186,7 +187,7 @@ void Survivors::connected(const std::string& others) noexcept {
     if (candidates_.size() < terms_.launched.size()) return;
     for (int epoch = first_epoch_ + 1; epoch <= epoch_; ++epoch) root_->erase(members_key(epoch));
   } catch (const std::exception&) {
-    // The store is gone, or no longer answers.
+    // The store is gone or does not answer any more.
   }
 }
 

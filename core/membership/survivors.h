@@ -12,52 +12,53 @@
 
 namespace tutti {
 
-/// Maps each live rank to the ranks that it has given up.
+/// Maps each rank that voted to the ranks that it has given up.
 using Votes = std::map<int, std::set<int>>;
 
-/// Returns the ranks that go on. They are the ranks that voted and are not dead, minus the ranks
-/// that must be removed until no remaining rank has given up another. The rank with the most votes
-/// against it is removed first. So a rank that was stopped and has given up all others harms none
-/// of them. If two ranks have given up each other, the higher one is removed.
+/// Returns the ranks that continue. These are all ranks that voted and are not dead, except that
+/// ranks are removed until no remaining rank has given up another remaining rank. The rank that
+/// most others have given up is removed first. So a rank that was stopped, and therefore has given
+/// up all others, does not cause their removal. If two ranks have given up each other, the higher
+/// rank is removed.
 std::vector<int> choose_members(Votes votes, const std::set<int>& dead);
 
-/// The ranks of a communicator that broke agree on the survivors, epoch after epoch, until all
-/// members of one epoch have connected. Ranks are those of the broken communicator. In the store a
-/// rank has the number that it had in the first communicator of the path. This is needed because a
-/// rank that was stopped may shrink a communicator that the others have already shrunk, and their
-/// numbers then differ from its own.
+/// Lets the ranks of a broken communicator agree on the survivors. This takes one or more epochs,
+/// until all members of an epoch have connected. In the interface, ranks are those of the broken
+/// communicator. In the store, a rank has the number that it had in the first communicator of the
+/// path. This is needed because a rank that was stopped may shrink a communicator that the other
+/// ranks have already shrunk. Their current ranks then differ from those that this rank knows.
 ///
 /// In each epoch every remaining candidate votes: it states that it lives and which ranks it has
-/// given up. Once every rank that is not dead has voted, or the settling time has passed, the first
-/// rank to notice fixes the members for all. Only these members vote in the next epoch. A rank that
-/// was left out therefore stays out, and two epochs cannot produce communicators that exclude each
-/// other.
+/// given up. The vote ends when every rank that is not dead has voted, or the settling time has
+/// passed. The first rank to notice this writes down the members for all ranks. Only these members
+/// vote in the next epoch. An excluded rank therefore stays excluded, and two epochs cannot produce
+/// communicators that exclude each other.
 class Survivors {
  public:
   struct Terms {
     int own = 0;
     std::vector<LaunchedRank> launched = {};  // one per rank
-    std::vector<int> first_ranks = {};        // one per rank, ascending; empty: the same numbers
-    std::set<int> given_up = {};              // by this rank, before the first epoch
-    double settle = 1;  // seconds to wait for a rank's vote before it is left out
+    std::vector<int> first_ranks = {};        // one per rank, ascending; empty: equal to the ranks
+    std::set<int> given_up = {};  // ranks that this rank has given up before the first epoch
+    double settle = 1;            // seconds to wait for a rank's vote before it is excluded
   };
-  /// `root`: the job's store. `path`: the communicator's prefix in it.
+  /// `root` is the job's store. `path` is the communicator's prefix in it.
   Survivors(std::shared_ptr<Store> root, std::string path, int epoch, Terms terms);
 
-  /// Returns the members of the next epoch. Throws Error(timeout) naming who is missing,
-  /// Error(peer_silent) if this rank is not a member, Error(unavailable) if the store is gone.
+  /// Returns the members of the next epoch. Throws Error(timeout) that names the missing ranks,
+  /// Error(peer_silent) if this rank is not a member, and Error(unavailable) if the store is gone.
   std::vector<int> agree(Deadline deadline);
   int epoch() const { return epoch_; }
-  /// Returns the members' ranks in the first communicator of the path.
+  /// Returns the members' ranks in the first communicator that used the path.
   std::vector<int> first_ranks() const;
   /// Returns the prefix of this epoch's keys in the root store.
   std::string epoch_path() const { return epoch_path(epoch_); }
-  /// Records that the members of this epoch could not connect; the caller then calls agree() again.
-  /// Throws the error if it is this rank's own, or if it names no member.
+  /// Records that the members of this epoch could not connect. The caller then calls agree() again.
+  /// Throws the error if it concerns this rank itself, or if it names no member.
   void not_connected(const Error& error);
-  /// Declares that the members of this epoch are connected, and that this rank reads no key of it
-  /// any more. The last member to do so erases the keys of all epochs so far and the keys under
-  /// `others`.
+  /// Declares that the members of this epoch are connected, and that this rank will not read the
+  /// epoch's keys any more. The last member to do so erases the keys of all epochs so far and the
+  /// keys with the prefix `others`.
   void connected(const std::string& others) noexcept;
 
  private:
@@ -75,11 +76,11 @@ class Survivors {
   const std::string path_;
   const Terms terms_;
   DeathLog deaths_;
-  const int first_epoch_;  // of the broken communicator
+  const int first_epoch_;  // epoch of the broken communicator
   int epoch_;
   std::vector<int> candidates_;
   std::set<int> given_up_;
-  std::map<int, int> complaints_;  // failed attempts that each rank caused, while it may still live
+  std::map<int, int> complaints_;  // number of failed attempts that each rank caused
 };
 
 }  // namespace tutti

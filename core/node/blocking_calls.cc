@@ -9,8 +9,8 @@ bool BlockingCalls::needs(int rank) const {
 }
 
 const Departure* BlockingCalls::departure_that_ends(const Peers& peers) const {
-  // A rank that left has finished the calls before the one that it gave up, so these complete here
-  // too. Sends and receives end one by one, see PairCalls.
+  // If a rank gave up a call, it has finished all earlier ones, so those complete on this rank too.
+  // Sends and receives are ended separately, see PairCalls.
   return is_of_two_ ? nullptr : peers.departure_before_blocking(begun_);
 }
 

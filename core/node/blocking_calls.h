@@ -11,61 +11,62 @@
 
 namespace tutti {
 
-/// Counts the blocking calls of this rank and decides whether the running one can still complete.
-/// Only one runs at a time. Pure.
+/// Counts the blocking calls of this rank and decides whether the running call can still complete.
+/// At most one call runs at a time. Pure.
 class BlockingCalls {
  public:
-  /// Begins a call that all ranks make. Returns its number, which is 1 for the first one.
+  /// Begins a call that all ranks make. Returns its sequence number; the first call gets 1.
   uint64_t begin_all() {
     is_of_two_ = false;
     return ++begun_;
   }
-  /// Begins `calls` sends and receives at once. add_peer() names their ranks.
+  /// Begins a call with `calls` sends and receives. The caller then adds their peers with
+  /// add_peer().
   void begin_pairs(size_t calls) {
     is_of_two_ = true;
     peers_.clear();
     pairs_ += calls;
   }
   void add_peer(int rank) { peers_.push_back(rank); }
-  /// Called when the call takes longer, so that it is watched from now on.
+  /// Called when the call does not complete quickly. From then on the rank watches its peers.
   void waits(std::string_view name, Clock::time_point since) {
     name_ = name;
     since_ = since;
   }
-  /// Called when the call is over. `error` is null if it completed.
+  /// Called when the call has ended. `error` is null if it completed.
   void end(const Error* error) {
     name_ = {};
-    // If calls disagree, all ranks know it. Any other failure is this rank's alone, and its peers
-    // wait for its part of this call.
+    // If the ranks' calls disagree, all ranks know it. Any other failure is known to this rank
+    // only, and its peers still wait for its part of the call.
     if (error != nullptr && error->code() != ErrorCode::mismatch && failed_ == 0 && !is_of_two_)
       failed_ = begun_;
   }
 
   bool is_waiting() const { return !name_.empty(); }
-  /// Returns the name of the call that waits, or an empty name.
+  /// Returns the name of the call that waits, or an empty name if none waits.
   std::string_view name() const { return name_; }
   Clock::time_point since() const { return since_; }
   bool is_of_two() const { return is_of_two_; }
-  /// Returns whether a send or receive with this rank waits.
+  /// Returns whether a waiting send or receive has this rank as its peer.
   bool needs(int rank) const;
-  /// Returns how many calls of all ranks were begun.
+  /// Returns the number of calls of all ranks that this rank has begun.
   uint64_t begun() const { return begun_; }
-  /// Returns how many calls of all ranks completed or failed.
+  /// Returns the number of calls of all ranks that completed or failed on this rank.
   uint64_t over() const { return begun_ - (is_waiting() && !is_of_two_ ? 1 : 0); }
-  /// Returns how many calls of all ranks this rank finished before it first gave one up.
+  /// Returns the number of calls of all ranks that this rank finished before it first gave one up.
   uint64_t finished() const { return failed_ > 0 ? failed_ - 1 : over(); }
-  /// Returns the number of sends and receives.
+  /// Returns the number of sends and receives that this rank has begun.
   uint64_t pairs() const { return pairs_; }
-  /// Returns the departure because of which the running call of all ranks can never complete, or
-  /// null.
+  /// Returns the departure of a rank without which the running call of all ranks can never
+  /// complete. Returns null if the call may still complete.
   const Departure* departure_that_ends(const Peers& peers) const;
 
  private:
   uint64_t begun_ = 0;
-  uint64_t failed_ = 0;  // first call that this rank gave up; 0: none
+  uint64_t failed_ = 0;  // number of the first call that this rank gave up; 0: none
   uint64_t pairs_ = 0;
   bool is_of_two_ = false;
-  std::vector<int> peers_;  // of the sends and receives
+  std::vector<int> peers_;  // peers of the current sends and receives
   std::string_view name_;
   Clock::time_point since_;
 };

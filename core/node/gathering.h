@@ -7,7 +7,8 @@
 
 namespace tutti {
 
-/// The timelines of all ranks, which arrive at rank 0 in parts when the communicator closes. Pure.
+/// Collects the timelines of all ranks, which arrive at rank 0 in parts when the communicator
+/// closes. Pure.
 class Gathering {
  public:
   Gathering(int rank, int size)
@@ -16,7 +17,7 @@ class Gathering {
         missing_(size - 1),
         rank_(rank) {}
 
-  /// Adds a part. An empty part is the last one of that rank.
+  /// Adds a part of a rank's timeline. An empty part ends it.
   void on_part(int from, std::span<const std::byte> part) {
     auto& timeline = timelines_[static_cast<size_t>(from)];
     if (part.empty())
@@ -24,20 +25,20 @@ class Gathering {
     else
       timeline.append(reinterpret_cast<const char*>(part.data()), part.size());
   }
-  /// Called when nothing more arrives from that rank.
+  /// Called when no more parts can arrive from that rank.
   void on_end(int from) {
     if (from == rank_ || is_whole_[static_cast<size_t>(from)]) return;
     is_whole_[static_cast<size_t>(from)] = true;
     --missing_;
   }
-  /// Sets what this rank recorded.
+  /// Sets the timeline that this rank recorded.
   void set_own(std::string timeline) {
     timelines_[static_cast<size_t>(rank_)] = std::move(timeline);
     has_own_ = true;
   }
   bool has_own() const { return has_own_; }
   bool is_whole() const { return missing_ == 0; }
-  /// Returns each rank's timeline, empty for a rank that sent nothing.
+  /// Returns the timeline of each rank. It is empty for a rank that sent none.
   const std::vector<std::string>& timelines() const { return timelines_; }
 
  private:

@@ -76,8 +76,8 @@ bool Node::step(Batch& batch, Clock::time_point now) {
     if (!is_dead()) backend_.progress();
     moved = true;
   }
-  // A new phase counts as a move: everything that waits must be checked once more, and nothing else
-  // would cause that.
+  // A new phase counts as progress: everything that waits must be checked again, and nothing else
+  // would trigger that.
   return moved || phase_ != before;
 }
 
@@ -86,8 +86,8 @@ bool Node::take(Batch& batch, Clock::time_point now) {
   if (batch.deaths && phase_ == Phase::inquiring)
     inquiry_.on_deaths(*batch.deaths, context_, peers_);
   batch.deaths.reset();
-  // Empties the batch first. If something throws, its entries are failed and must not be taken
-  // again.
+  // Empties the batch first. If something throws, the batch's entries fail, and they must not be
+  // taken a second time.
   taken_.clear();
   taken_.swap(batch.operations);
   joining_.clear();
@@ -106,12 +106,12 @@ bool Node::take(Batch& batch, Clock::time_point now) {
     if (const auto* why = why_never(*entry))
       outside_.finish({&entry, 1}, why);
     else if (!deferred_.empty())
-      deferred_.push_back(entry);  // it must come after them
+      deferred_.push_back(entry);  // a join must come after the deferred operations
     else
       scheduler_->join(entry, now);
   }
   // A join that was submitted before the close counts, so submitted operations are taken first. An
-  // inquiry ends before this rank closes, so its peers learn the result.
+  // inquiry ends before this rank closes, so that its peers learn the result.
   if (batch.closes && phase_ != Phase::inquiring && phase_ != Phase::closing &&
       phase_ != Phase::over)
     begin_closing(batch.error, now);
@@ -120,10 +120,11 @@ bool Node::take(Batch& batch, Clock::time_point now) {
 
 // --- tensors behind a stream that waits ---------------------------------------------------------
 
-// A tensor's stream may have waited for another tensor's Work before it makes this tensor. The two
-// must not be in one bucket, nor this one in an earlier bucket: the bucket would wait for itself on
-// the device, where no timeout of this class looks. So the scheduler gets this tensor when that
-// Work is done. Its contents cannot be there before.
+// A tensor may be computed on a stream that first waits for the Work of another tensor. Then the
+// two tensors must not be in one bucket, and the later tensor must not be in an earlier bucket.
+// Otherwise the bucket would wait for itself on the device, where no timeout of this class applies.
+// So the scheduler gets the later tensor only when that Work is done. Its contents cannot be
+// complete before.
 bool Node::take_deferred(Clock::time_point now) {
   if (phase_ == Phase::inquiring) return false;
   bool others_wait = false;
@@ -155,7 +156,7 @@ bool Node::take_deferred(Clock::time_point now) {
 
 // --- what can be done and what waits ------------------------------------------------------------
 
-// Returns why an operation that is submitted now can never complete, or null if it may.
+// Returns the error if an operation that is submitted now can never complete, else null.
 const Error* Node::why_never(const Entry& entry) const {
   return refusal_ ? &*refusal_ : scheduler_->departure_that_ends(entry);
 }
@@ -175,7 +176,7 @@ Error Node::why_blocking_failed(const Error* reason) const {
   if (broken_) return *broken_;
   if (reason != nullptr) return *reason;
   if (const auto* why = why_blocking_never_ends()) return *why;
-  // The link of a rank that left may have ended before everything that this rank sent had arrived.
+  // A rank that left may have ended its link before everything that this rank sent had arrived.
   if (const auto* departure = peers_.first()) return departure->error;
   return Error(ErrorCode::internal, fmt::format("rank {}: \"{}\" failed although no rank was lost",
                                                 context_.rank, blocking_.name()));
@@ -205,7 +206,7 @@ Clock::time_point Node::wake_at() const {
   return Clock::time_point::max();
 }
 
-// The plan is checked only while operations go on.
+// Checks whether the plan still fits, but only while operations run.
 Clock::time_point Node::wake_at_for_driver() const {
   return operations_go_on() ? std::min(wake_at(), scheduler_->next_look()) : wake_at();
 }
@@ -226,7 +227,7 @@ RankStatus Node::status() const {
   return status;
 }
 
-// Sends pings and reports, only while something is pending.
+// Sends pings and reports stalls, but only while something is pending.
 void Node::watch(Clock::time_point now) {
   if (!pending()) {
     overseer_.rest(now);

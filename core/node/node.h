@@ -26,9 +26,9 @@
 namespace tutti {
 
 /// Decides what one rank of a communicator does. It takes submitted operations, exchanges messages
-/// with the other ranks, starts operations on the backend and finishes those that are over. It has
-/// no thread, no lock and no clock: one caller at a time passes in the events and the time. It
-/// calls the Backend, which never waits, and the Outside.
+/// with the other ranks, starts operations on the backend and finishes operations that have ended.
+/// It has no thread, no lock and no clock: one caller at a time passes in the events and the time.
+/// It calls only the Backend, which never waits, and the Outside (the services of the engine).
 class Node {
  public:
   struct Ports {
@@ -40,73 +40,77 @@ class Node {
   /// `options` and `context` must outlive the node.
   Node(const Options& options, const Context& context, Ports ports);
 
-  /// Called when all ranks have met.
+  /// Called when all ranks are connected.
   void start() { become(Phase::running); }
-  /// Replaces start() if the ranks do not meet.
+  /// Called instead of start() if the ranks could not connect.
   void abandon();
 
   /// The events since the last step.
   struct Batch {
     std::vector<Entry*> operations;  // in the order in which they were submitted
     std::vector<Entry*> joins;
-    bool closes = false;      // the program closes its communicator; set in every step from then on
-    std::string error = {};   // the error that made it close; empty: none
-    bool is_watched = false;  // the peers are watched even if nothing is pending
+    bool closes = false;      // the program closes its communicator; set in every later step too
+    std::string error = {};   // the error because of which the program closes; empty: none
+    bool is_watched = false;  // the peers are watched although nothing is pending
     bool is_told = false;     // Outside::tell_launcher() has succeeded or failed
-    std::optional<KnownDeaths> deaths = {};  // the news since the last step
+    std::optional<KnownDeaths> deaths = {};  // the deaths, if they were read since the last step
   };
-  /// Handles the batch, what the backend has received, and the time. Returns true if something
-  /// moved; another step may find more to do then. If it returns false and arm() agrees, the caller
-  /// may sleep until the backend's descriptor is readable, a new batch is there, or wake_at(). The
-  /// lists in `batch` are empty afterwards. The caller must pass exceptions to on_thrown().
+  /// Handles the batch, the received messages, and the time. Returns true if there was progress;
+  /// another step may then find more to do. If it returns false and arm() returns true, the caller
+  /// may sleep. It must wake when the backend's descriptor is readable, when there is a new batch,
+  /// and at wake_at(). The lists in `batch` are empty afterwards. The caller must pass exceptions
+  /// to on_thrown().
   bool step(Batch& batch, Clock::time_point now);
-  /// Returns the exception that is being handled as the error that ends the communicator.
+  /// Converts the exception that is being handled to the error that ends the communicator.
   Error error_of_exception() const;
-  /// Called after an exception in a call of the node. The communicator ends on all ranks because of
+  /// Called after a call of the node has thrown. Ends the communicator on all ranks because of
   /// `error`. Throws nothing.
   void on_thrown(const Error& error) noexcept;
 
-  /// Prepares for sleep. Returns false if something arrived meanwhile, so the caller must step
-  /// again.
+  /// Prepares for sleep. Returns false if something has arrived meanwhile. The caller must then
+  /// step again instead of sleeping.
   bool arm();
-  /// Returns when the next step is due although nothing arrives.
+  /// Returns when the next step is due if nothing arrives.
   Clock::time_point wake_at() const;
-  /// Does the same for a thread that waits for a Work, which must check in time whether the plan
-  /// still fits.
+  /// Returns when the next step of a thread that waits for a Work is due. Such a thread must also
+  /// check regularly whether the plan (the recorded step) still fits.
   Clock::time_point wake_at_for_driver() const;
 
   Phase phase() const { return phase_; }
-  /// Returns whether the backend is no longer used.
+  /// Returns whether the backend is not used any more.
   bool is_dead() const { return phase_ == Phase::broken || phase_ == Phase::over; }
-  /// Returns whether something waits for other ranks, which must be watched then.
+  /// Returns whether something waits for other ranks, so that they must be watched.
   bool pending() const;
   /// Returns whether the next step makes progress although nothing arrives. A thread that stops
-  /// stepping must then make another one step.
+  /// stepping must then make another thread step.
   bool can_go_on() {
     return posted_ || submitted_late_ || (operations_go_on() && scheduler_->can_go_on());
   }
   /// Returns the error that broke the communicator, or null.
   const Error* broken() const { return broken_ ? &*broken_ : nullptr; }
-  /// Returns why the running blocking call can never complete, or null if it may.
+  /// Returns the error if the running blocking call can never complete, else null.
   const Error* why_blocking_never_ends() const;
-  /// Returns whether the cause of a blocking call's failure may still arrive. Either the end of a
-  /// link is being looked into, or the backend failed without a reason before this rank has learned
-  /// which rank is gone. The caller steps until this is false. `reason` is the failure of the
-  /// operation, null if the backend gives none. `since` is when the call failed.
+  /// Returns whether the cause of a blocking call's failure may still become known. That is the
+  /// case during an inquiry about a link's end. It is also the case if the backend failed without a
+  /// reason and this rank does not know yet which rank is gone. The caller must step until this
+  /// returns false. `reason` is the operation's error, or null if the backend gives none. `since`
+  /// is when the call failed.
   bool may_hear_why(const Error* reason, Clock::time_point since, Clock::time_point now) const;
-  /// Returns the error with which the blocking call fails after that.
+  /// Returns the error of the failed blocking call. Call it after may_hear_why() has returned
+  /// false.
   Error why_blocking_failed(const Error* reason) const;
-  /// Returns when to ask may_hear_why() again if no step moves; max() while only steps can change
-  /// it.
+  /// Returns when to call may_hear_why() again if no step makes progress. max(): only a step can
+  /// change its result.
   Clock::time_point hears_no_more_at(Clock::time_point since) const {
     return phase_ == Phase::inquiring ? Clock::time_point::max() : since + kLongestSilence;
   }
-  /// Returns why a blocking call cannot begin, or null if it may.
+  /// Returns the error if no blocking call can begin, else null.
   const Error* why_none_begins() const { return refusal_ ? &*refusal_ : nullptr; }
-  /// Returns whether this rank was healthy until it closed, so that it says goodbye to its peers.
+  /// Returns whether this rank was healthy until it closed, and therefore says goodbye to its
+  /// peers.
   bool may_say_goodbye() const { return phase_ == Phase::over && !broken_ && !is_abandoned_; }
-  /// Returns the timelines of all ranks. Only rank 0 has them, and only after the gathering
-  /// has ended.
+  /// Returns the timelines of all ranks. Only rank 0 has them, and only after all have arrived or
+  /// the time limit has passed.
   const Gathering& gathering() const { return gathering_; }
 
   BlockingCalls& blocking() { return blocking_; }
@@ -114,10 +118,10 @@ class Node {
   const Scheduler& scheduler() const { return *scheduler_; }
   const Peers& peers() const { return peers_; }
   uint64_t negotiation_messages() const { return negotiation_messages_; }
-  /// Returns " while \"x\" was in flight", or an empty text if nothing is.
+  /// Returns " while \"x\" was in flight", or an empty text if nothing is in flight.
   std::string in_flight() const;
 
-  /// The cause of a link's end is looked for no longer than this.
+  /// The longest time of an inquiry about a link's end.
   static constexpr Clock::duration kLongestInquiry = Inquiry::kLongest;
 
  private:
@@ -160,22 +164,22 @@ class Node {
 
   Phase phase_ = Phase::forming;
   bool is_abandoned_ = false;
-  std::optional<Error> broken_;   // error that ended it; set in broken and in over
-  std::optional<Error> refusal_;  // why nothing begins any more; set in closing, broken and over
+  std::optional<Error> broken_;   // the error that ended the communicator; set in broken and over
+  std::optional<Error> refusal_;  // the error of new calls; set in closing, broken and over
   Peers peers_;
   Inquiry inquiry_;
   Overseer overseer_;
   BlockingCalls blocking_;
   Gathering gathering_;
   Closing closing_;
-  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<Coordinator> coordinator_;  // only on rank 0
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<Entry*> deferred_;  // wait until the Works that their streams wait for are done
+  std::vector<Entry*> deferred_;  // held back until Works for which their streams wait are done
   std::deque<std::vector<std::byte>> loopback_;
-  std::vector<Entry*> taken_, joining_;  // of the batch, used in take()
-  std::vector<std::byte> message_;       // buffer of handle_messages()
+  std::vector<Entry*> taken_, joining_;  // contents of the batch, used in take()
+  std::vector<std::byte> message_;       // buffer used in handle_messages()
   bool posted_ = false;                  // this step posted a control message
-  bool submitted_late_ = false;          // this step submitted operations after it had advanced
+  bool submitted_late_ = false;  // this step submitted operations after the scheduler had advanced
   bool is_watched_ = false;
   uint64_t negotiation_messages_ = 0;
 };

@@ -1,5 +1,6 @@
-// How ranks end. This rank announces to its peers that it closes, learns that a peer closes, and
-// fails pending operations when a peer is lost or a fault arrives.
+// Handles the end of ranks. This rank announces to its peers that it closes, learns that a peer
+// closes, and fails pending operations when a peer is lost or a fault (an error that ends the
+// communicator) arrives.
 
 #include <fmt/format.h>
 
@@ -13,7 +14,8 @@ namespace tutti {
 
 // --- a peer closes ------------------------------------------------------------------------------
 
-// `why` is the error because of which that rank closed; empty: none is known.
+// Makes the error about rank `rank`, which closed. `why` is the error because of which it closed;
+// empty: none is known.
 Error Node::left_error(int rank, const std::string& why) const {
   std::string text;
   if (why.empty())
@@ -30,8 +32,9 @@ Error Node::left_error(int rank, const std::string& why) const {
   return Error(ErrorCode::peer_left, text).with_rank(rank);
 }
 
-// Operations that rank `from` has finished complete here too. All others that need it fail now,
-// without waiting for the end of its connection, which shared memory would not even notice.
+// Handles the farewell of rank `from`. Operations that this rank `from` has finished complete here
+// too. All other operations that need it fail now. They do not wait for the end of its connection,
+// which shared memory would not even notice.
 void Node::on_farewell(int from, Farewell farewell) {
   if (is_dead() || peers_.departure_of(from) != nullptr) return;
   overseer_.left(from);
@@ -50,13 +53,13 @@ void Node::on_farewell(int from, Farewell farewell) {
 
 void Node::handle_peer_events(Clock::time_point now) {
   while (const auto event = transport_.take_event()) {
-    posted_ = true;  // answers may follow
+    posted_ = true;  // messages may arrive together with the event
     const auto state = peers_.on_end(event->peer, event->kind);
     if (state == Peers::State::here) continue;
     overseer_.left(event->peer);
     gathering_.on_end(event->peer);
-    // A farewell of this rank was received before, if it sent one. A goodbye alone does not say
-    // which operations it finished.
+    // If the rank sent a farewell, it was received before. A goodbye of the transport alone does
+    // not say which operations the rank finished.
     if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {});
     if (state != Peers::State::lost || !operations_go_on()) continue;
     inquiry_.open(event->peer, event->detail, now);
@@ -65,7 +68,8 @@ void Node::handle_peer_events(Clock::time_point now) {
   }
 }
 
-// A third rank may send the cause in a fault. Then this rank is broken before it looks.
+// Ends the inquiry if the cause is known. A third rank may send the cause earlier in a fault
+// message. Then this rank is already broken and makes no inquiry.
 void Node::inquire(Clock::time_point now) {
   const int peer = inquiry_.peer();
   const auto process =
@@ -80,8 +84,8 @@ void Node::inquire(Clock::time_point now) {
   fault(blame_for(error, now), true);
 }
 
-// Returns the first cause. A rank that was lost after another one had closed is not the cause,
-// unless a pending operation of this rank still needs it.
+// Returns the first cause of a loss. A rank that was lost after another rank had closed is not the
+// cause, unless a pending operation of this rank still needs it.
 Error Node::blame_for(const Error& lost, Clock::time_point now) {
   if (peers_.first() == nullptr) return lost;
   scheduler_->advance(now);
@@ -101,9 +105,9 @@ void Node::fault(const Error& error, bool tell_others) {
     auto message = begin_message(MessageType::fault);
     encode(message, error);
     send_to_all(message);
-    // The fault messages should leave before the transport is shut down, as far as they can without
-    // waiting for a peer to read. The number of rounds is limited, so that a peer that sends
-    // without end does not hold this rank here.
+    // Lets the transport send the fault messages before it is shut down, as far as that is possible
+    // without waiting for a peer to read. The number of rounds is limited. Otherwise a peer that
+    // keeps sending could hold this rank here.
     constexpr int kMostRounds = 100;
     for (int round = 0; round < kMostRounds && backend_.progress(); ++round) {
     }
@@ -111,7 +115,7 @@ void Node::fault(const Error& error, bool tell_others) {
   break_off(error);
 }
 
-// After this call, this rank sends and reads nothing.
+// After this call, this rank sends and reads nothing any more.
 void Node::break_off(const Error& error) {
   if (phase_ == Phase::inquiring) outside_.stop_asking();
   refusal_ = error;
@@ -122,8 +126,8 @@ void Node::break_off(const Error& error) {
   finish_breaking(error);
 }
 
-// The door is shut last. A thread whose call is refused frees its tensors, and operations that it
-// submitted before may use them until they are over.
+// The door (which refuses new calls) is shut last. A program frees a call's tensors when the call
+// is refused, and its earlier operations may use these tensors until they have ended.
 void Node::finish_breaking(const Error& error) {
   fail_all(error);
   outside_.set_door(Door::broken, error);
@@ -151,7 +155,7 @@ void Node::on_thrown(const Error& error) noexcept {
   try {
     fault(error, true);
   } catch (...) {
-    // The peers see this rank's end instead of reading its fault message.
+    // The peers notice this rank's end without having read its fault message.
   }
   try {
     if (!is_dead())
@@ -159,12 +163,12 @@ void Node::on_thrown(const Error& error) noexcept {
     else if (phase_ == Phase::broken)
       finish_breaking(*refusal_);
   } catch (...) {
-    // Without memory even for this, pending operations end when the program closes.
+    // If there is not even memory for this, pending operations end when the program closes.
   }
 }
 
-// The Outside knows every pending operation, whichever list has it. So it also fails an operation
-// that was between two lists when something was thrown.
+// The Outside (the engine) knows every pending operation, whichever list contains it. So it also
+// fails an operation that was between two lists when something was thrown.
 void Node::fail_all(const Error& error) {
   scheduler_->drop();
   deferred_.clear();
@@ -198,7 +202,7 @@ void Node::begin_closing(const std::string& error, Clock::time_point now) {
   closing_.until = is_asked ? now + Closing::kLongestTelling : now;
 }
 
-// The launcher receives this rank's error before the peers do, since they may end because of it.
+// The launcher receives this rank's error first, because the peers may end because of it.
 void Node::go_on_closing(bool is_told, Clock::time_point now) {
   if (closing_.stage == Closing::Stage::telling) {
     if (!is_told && now < closing_.until) return;
@@ -215,7 +219,7 @@ void Node::go_on_closing(bool is_told, Clock::time_point now) {
   become(Phase::over);
 }
 
-// Sends what this rank recorded to rank 0, which gathers it.
+// Sends the timeline that this rank recorded to rank 0, which collects them.
 void Node::send_timeline() {
   gathering_.set_own(timeline_.stop());
   if (context_.rank == 0) return;

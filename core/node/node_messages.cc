@@ -1,4 +1,4 @@
-// How the node exchanges messages with the other ranks.
+// Messages between this node and the other ranks.
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@ namespace tutti {
 
 namespace {
 
-// Returns whether messages of this type concern operations. A rank that has said farewell takes
-// part in no operation, so such messages arrive too late for it.
+// Returns whether messages of this type concern operations. A rank that has sent its farewell takes
+// part in no operation, so it ignores such messages.
 bool is_about_operations(MessageType type) {
   switch (type) {
     case MessageType::requests:
@@ -86,7 +86,7 @@ void Node::handle(int from, std::span<const std::byte> message, Clock::time_poin
     if (phase_ == Phase::closing && is_about_operations(type)) return;
     handle(type, from, reader, now);
   } catch (const DamagedMessage& error) {
-    // Only this error is the sender's fault. Any other exception is this rank's own failure.
+    // Only this error is the sender's fault. Any other exception is a failure of this rank itself.
     fault(
         Error(ErrorCode::corrupt_data,
               fmt::format("{} sent rank {} a message that cannot be: {}. Do all ranks run the same "
@@ -159,7 +159,7 @@ void Node::on_fault(Error error) {
     error = Error(error.code(), fmt::format("rank {} was given up by the others: {}", context_.rank,
                                             error.what()))
                 .with_rank(context_.rank);
-  // This rank left, and the others could not go on without it.
+  // This rank has left, and the other ranks could not go on without it.
   if (error.code() == ErrorCode::peer_left && error.rank() == context_.rank) error = closed_error();
   fault(error, false);
 }

@@ -20,7 +20,8 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Returns how often ranks are pinged, so that a report or an error knows where a late rank is.
+// Returns the seconds between pings. They are frequent enough for reports and errors to have a late
+// rank's current state.
 double probe_interval(const Options& options) {
   double seconds = options.stall_warning / 2;
   if (options.operation_timeout > 0) seconds = std::min(seconds, options.operation_timeout / 2);
@@ -47,7 +48,7 @@ void Overseer::rest(Clock::time_point now) {
 Overseer::Verdict Overseer::look(const Pending& pending, Clock::time_point now) {
   for (int peer = 0; peer < context_.size; ++peer) {
     if (peer == context_.rank) continue;
-    // A slow link may hold the peer's pongs behind data, so any bytes that arrive count as an
+    // On a slow link the peer's pongs may queue behind data, so any bytes that arrive count as an
     // answer.
     const double quiet = pending.backend.transport()->quiet_seconds(peer);
     if (quiet <= options_.peer_timeout) liveness_.heard(peer, now - duration_of(quiet));
@@ -67,8 +68,9 @@ Overseer::Verdict Overseer::look(const Pending& pending, Clock::time_point now) 
   return verdict;
 }
 
-// Several ranks may seem silent because of one. With UCX all peers write into one queue of this
-// rank, and a peer that was stopped while it wrote there blocks the messages of the others.
+// Returns the error about a silent rank. Several ranks may seem silent because of one stopped rank.
+// With UCX all peers write into one queue of this rank. If a peer was stopped while it wrote there,
+// it blocks the messages of the other peers. So a stopped rank is named first.
 Error Overseer::silence_of(const std::vector<int>& silent, const Pending& pending,
                            Clock::time_point now) const {
   const auto stopped = std::ranges::find_if(
@@ -100,7 +102,7 @@ std::string Overseer::describe_late_ranks(const std::vector<int>& ranks, const P
   return text;
 }
 
-// Returns the ranks that have not launched this Run, as far as their pongs say.
+// Returns the ranks that have not launched this Run, according to their last pongs.
 std::vector<int> Overseer::ranks_behind(const Run& run) const {
   const auto& collective = run.collective();
   const auto plan = static_cast<uint32_t>(run.tag() >> Plan::kSequenceBits);
@@ -124,9 +126,10 @@ std::vector<int> Overseer::ranks_behind(const Run& run) const {
 
 // --- what can never end -------------------------------------------------------------------------
 
-// Blocking calls are matched by their order, asynchronous ones by name. A rank that has joined
-// takes part in asynchronous ones only. So two ranks wait for ever if one waits in a blocking call
-// and the other for an asynchronous one of that name, or in join().
+// Finds two ranks that wait for each other for ever. Blocking calls are matched by their order,
+// asynchronous calls by name. A rank that has joined takes part in asynchronous calls only. So one
+// rank may wait in a blocking call and the other in an asynchronous call of the same name, or in
+// join().
 std::optional<Error> Overseer::what_never_meets(const Pending& pending,
                                                 Clock::time_point now) const {
   const auto status_of = [&](int rank) -> const RankStatus* {
@@ -164,8 +167,8 @@ std::optional<Error> Overseer::what_never_meets(const Pending& pending,
   return {};
 }
 
-// Waits half a second first. A rank's status may have changed since its last pong, and two more
-// pongs arrive in that time.
+// Reports such a wait only after half a second. A rank's status may have changed since its last
+// pong, and two more pongs arrive in that time.
 std::optional<Error> Overseer::what_still_never_meets(const Pending& pending,
                                                       Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(500);
@@ -188,7 +191,7 @@ std::optional<Error> Overseer::what_is_overdue(const Pending& pending, Clock::ti
   if (options_.operation_timeout <= 0) return {};
   const auto limit = duration_of(options_.operation_timeout);
   std::optional<Error> overdue;
-  // Returns true if it is overdue. `late` returns the ranks that the operation waits for.
+  // Returns true if the operation is overdue. `late` returns the ranks for which it waits.
   const auto look = [&](Clock::time_point since, const std::string& what, std::string_view name,
                         auto&& late) {
     if (now < since + limit) {
@@ -219,7 +222,7 @@ std::optional<Error> Overseer::what_is_overdue(const Pending& pending, Clock::ti
            blocking.name(), [&] { return pending.backend.missing(kBlockingQueue); }))
     return overdue;
   if (pending.coordinator == nullptr) return {};
-  // Rank 0 checks for all ranks, since the others do not know which ranks have asked for a name.
+  // Rank 0 checks for all ranks, because only rank 0 knows which ranks have requested a name.
   for (const auto& waiting : pending.coordinator->waiting())
     if (look(waiting.since, fmt::format("\"{}\"", waiting.name), waiting.name,
              [&] { return waiting.missing; }))
@@ -230,7 +233,7 @@ std::optional<Error> Overseer::what_is_overdue(const Pending& pending, Clock::ti
 // --- reports ------------------------------------------------------------------------------------
 
 void Overseer::report_stalls(const Pending& pending, Clock::time_point now) {
-  // Names that no longer wait are forgotten, even on a rank that is never idle.
+  // Names that do not wait any more are forgotten, even if this rank is never idle.
   const auto before = std::exchange(reported_, {});
   const auto consider = [&](const std::string& key, Clock::time_point since, auto&& line) {
     const double seconds = seconds_between(since, now);

@@ -16,9 +16,9 @@
 
 namespace tutti {
 
-/// Watches pending operations. It decides which ranks to ping, what to report, and what fails
-/// because a rank is silent, because calls never meet, or because it takes too long. It looks only
-/// while something is pending.
+/// Watches pending operations. It decides which ranks to ping, what to report, and which errors end
+/// the communicator: a silent rank, calls that can never match, or an operation that takes too
+/// long. It checks only while something is pending.
 class Overseer {
  public:
   Overseer(const Options& options, const Context& context, Outside& outside);
@@ -29,7 +29,7 @@ class Overseer {
     statuses_[static_cast<size_t>(rank)] = std::move(status);
   }
 
-  /// The pending operations of this rank, from the node.
+  /// The pending operations of this rank, which the node passes in.
   struct Pending {
     const Scheduler& scheduler;
     const Coordinator* coordinator;  // null except on rank 0
@@ -40,14 +40,14 @@ class Overseer {
   };
   struct Verdict {
     std::vector<int> ping;
-    std::optional<Error> fault;  // it ends the communicator
+    std::optional<Error> fault;  // an error that ends the communicator
   };
-  /// Returns whether look() is due.
+  /// Returns whether look() must be called now.
   bool is_due(Clock::time_point now) const { return now >= next_; }
   Verdict look(const Pending& pending, Clock::time_point now);
   /// Called when nothing is pending.
   void rest(Clock::time_point now);
-  /// Returns when look() is due although nothing arrives.
+  /// Returns when look() must be called even if nothing arrives.
   Clock::time_point wake_at() const {
     return next_ == Clock::time_point::min() ? Clock::time_point::max() : next_;
   }
@@ -69,13 +69,14 @@ class Overseer {
   Outside& outside_;
   Liveness liveness_;
   StallClock stall_clock_;
-  // Maps each pending name to the seconds that it had waited at its last report; 0: not reported
-  // yet.
+  // Maps each pending name to the number of seconds that it had waited at its last report; 0: not
+  // reported yet.
   std::unordered_map<std::string, double> reported_;
-  std::vector<std::optional<RankStatus>> statuses_;  // from each peer's last pong
-  std::string never_meets_;  // error text about calls that seem never to meet
+  std::vector<std::optional<RankStatus>> statuses_;  // status in each peer's last pong
+  std::string never_meets_;  // error text about calls that seem unable to match
   Clock::time_point never_meets_since_;
-  Clock::time_point next_ = Clock::time_point::min();  // when to look; min: nothing was pending
+  Clock::time_point next_ = Clock::time_point::min();  // time of the next look(); min: nothing was
+                                                       // pending
 };
 
 }  // namespace tutti

@@ -9,20 +9,20 @@
 
 namespace tutti {
 
-/// Returns the error as the operation called `name` throws it. A text that speaks of the
-/// communicator alone gets the name in front. The error's tensor becomes `name` unless it has one.
+/// Converts an error to the one that the operation called `name` throws. If the text does not name
+/// an operation, `name` is put in front. The error's tensor becomes `name` unless it has one.
 Error named(const Error& error, std::string_view name);
 
-/// The sends and receives of one blocking call, as one operation that is over when each of them is.
-/// If a part's other rank has left, the part is cancelled once all data from that rank is used up.
-/// The other parts go on, because their ranks wait for them. The call owns this and releases the
-/// parts before it gives the token back.
+/// The sends and receives of one blocking call, as one operation. It ends when all parts (one send
+/// or receive each) have ended. If a part's peer has left, the part is cancelled once all data from
+/// that peer is used up. The other parts go on, because their peers wait for them. The call owns
+/// this object and must release the parts before it lets another thread run the engine.
 class PairCalls final : public Operation {
  public:
   static constexpr size_t kMost = 2;
   explicit PairCalls(const Peers& peers) : peers_(peers) {}
 
-  /// `peer` is the other rank. A null operation counts as done.
+  /// Adds a part. `peer` is the other rank. A null operation counts as done.
   void add(std::string_view name, int peer, OperationPtr operation);
 
   void release() override;
@@ -38,7 +38,7 @@ class PairCalls final : public Operation {
     int peer = -1;
     OperationPtr operation;
     OperationState state = OperationState::done;
-    std::optional<Error> left;  // set if its other rank has left and it was cancelled
+    std::optional<Error> left;  // set if the peer has left and the part was cancelled
   };
   void advance(Part& part);
 

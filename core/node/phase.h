@@ -30,21 +30,21 @@ namespace tutti {
 ///      |                  |
 ///      +--> over <----- broken <---- closing --> over
 enum class Phase : uint8_t {
-  forming,    // the ranks meet; no operation is accepted yet
-  running,    // all ranks are here
-  departing,  // a rank has said farewell; operations that it finished still complete
+  forming,    // the ranks connect; no operation is accepted yet
+  running,    // all ranks take part
+  departing,  // a rank has sent its farewell; operations that it finished still complete
   inquiring,  // a link ended without a farewell, and the cause is not known yet
-  closing,    // this rank closes and takes part in no operation any more
+  closing,    // this rank closes and takes no part in operations any more
   broken,     // an error has ended the communicator on all ranks
   over        // closed, for good
 };
 inline constexpr int kPhaseCount = 7;
 
-/// An edge of the drawing.
+/// An edge of the drawing: the phase before and the phase after.
 using PhaseEdge = std::pair<Phase, Phase>;
-/// Returns all of them.
+/// Returns all edges of the drawing.
 std::span<const PhaseEdge> phase_edges();
-/// Returns whether the drawing has this edge.
+/// Returns whether the drawing has an edge between these phases.
 bool may_follow(Phase from, Phase to);
 std::string_view to_string(Phase phase);
 
