@@ -17,7 +17,7 @@ void run_callback(std::function<void()> callback, const CallbackReport& report) 
       report(fmt::format("a callback threw something that is no std::exception; {}", kThen));
     }
   } catch (...) {
-    // The line is lost if there is no memory for it.
+    // There may be no memory for the line, which is then lost.
   }
 }
 

@@ -13,20 +13,21 @@ namespace tutti {
 
 using CallbackReport = std::function<void(const std::string&)>;
 
-/// Calls and destroys the callback. If it throws, `report` receives a line about that. Exceptions
-/// of `report` are dropped.
+/// Calls and destroys the callback. If it throws, `report` receives a line about the exception.
+/// Exceptions from `report` are dropped.
 void run_callback(std::function<void()> callback, const CallbackReport& report) noexcept;
 
-/// The callbacks of one engine. A thread of its own runs them, one after another. However long the
-/// program's code takes, the token and the background thread stay free, so this rank does its part
-/// of all other operations and answers its peers' probes. The queue is bounded by the callbacks
-/// that the program has registered with Works that are over.
+/// The callbacks of one engine, which a separate thread runs one after another. However long the
+/// program's code takes, other threads can run the engine. So this rank does its part of all other
+/// operations and answers its peers' pings. The queue is bounded by the number of callbacks that
+/// the program has registered.
 template <class Sync = Threads>
 class CallbackQueueOf {
  public:
   explicit CallbackQueueOf(CallbackReport report) : report_(std::move(report)) {}
 
-  /// Any thread; never blocks. After end() the calling thread runs the callback itself.
+  /// Adds a callback. Any thread; never blocks. After end() the calling thread runs the callback
+  /// itself.
   void push(std::function<void()> callback) {
     {
       const std::lock_guard lock(mutex_);
@@ -40,9 +41,9 @@ class CallbackQueueOf {
     run_callback(std::move(callback), report_);
   }
 
-  /// Runs callbacks until end() was called and the queue is empty. This is the whole body of the
-  /// callbacks' thread. A callback is destroyed without the lock too, since it may have captured
-  /// the last handle of a Communicator.
+  /// Runs callbacks until end() was called and the queue is empty. The callback thread runs only
+  /// this function. It also destroys each callback without the lock, because the callback may have
+  /// captured the last handle of a Communicator.
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -65,7 +66,7 @@ class CallbackQueueOf {
     pushed_.notify_one();
   }
 
-  /// Returns true once run() is about to return, false if the deadline passed before.
+  /// Returns true once run() is about to return, false if the deadline passes first.
   bool wait_for_end(Deadline deadline) {
     std::unique_lock lock(mutex_);
     return over_.wait_until(lock, deadline.when(), [this] { return is_over_; });
@@ -73,7 +74,7 @@ class CallbackQueueOf {
 
  private:
   const CallbackReport report_;
-  typename Sync::Mutex mutex_;  // guards the following
+  typename Sync::Mutex mutex_;  // guards the members below
   typename Sync::Condition pushed_, over_;
   std::deque<std::function<void()>> queue_;
   bool is_ending_ = false;

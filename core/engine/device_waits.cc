@@ -25,7 +25,7 @@ void DeviceWaits::find(Entry& entry) const {
 }
 
 void DeviceWaits::waited_on_host(const std::string& name) {
-  constexpr size_t kMost = 65536;  // for programs that make new names in every step
+  constexpr size_t kMost = 65536;  // bound for programs that use new names in every step
   if (on_host_.size() >= kMost) on_host_.clear();
   on_host_.insert(name);
 }

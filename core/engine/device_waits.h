@@ -13,14 +13,15 @@ namespace tutti {
 /// host. The lock of the hand-over guards it.
 class DeviceWaits {
  public:
-  /// Records that everything put on `stream` from now on comes after `work`. Returns false if that
-  /// Work is done.
+  /// Records that all later work on `stream` runs after `work`. Returns false if `work` is already
+  /// done.
   bool add(const std::shared_ptr<WorkState>& work, StreamRef stream);
-  /// Adds the Works that the stream of the entry's input waits for to `entry.behind`.
+  /// Adds to `entry.behind` the Works for which the stream of the entry's input waits.
   void find(Entry& entry) const;
   /// Records that the program has waited on the host for an operation of this name.
   void waited_on_host(const std::string& name);
-  /// Returns whether it has, unless that was forgotten because there were too many names.
+  /// Returns whether the program has waited on the host for an operation of this name. Names may be
+  /// forgotten if there are too many.
   bool has_waited_on_host(const std::string& name) const { return on_host_.contains(name); }
 
  private:
@@ -28,7 +29,7 @@ class DeviceWaits {
     StreamRef stream;
     std::weak_ptr<WorkState> work;
   };
-  std::vector<StreamWait> streams_;  // waits for Works that are not done
+  std::vector<StreamWait> streams_;  // streams that wait for unfinished Works
   std::unordered_set<std::string> on_host_;
 };
 

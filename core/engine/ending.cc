@@ -6,7 +6,7 @@ namespace tutti {
 
 int Ending::gone_rank() const {
   if (departed_ >= 0) return departed_;
-  // The other errors name a rank that is late or disagrees.
+  // All other errors name a rank that is late or disagrees, but not gone.
   const bool is_gone = error_ && (error_->code() == ErrorCode::peer_lost ||
                                   error_->code() == ErrorCode::peer_silent ||
                                   error_->code() == ErrorCode::peer_left);
@@ -14,7 +14,7 @@ int Ending::gone_rank() const {
 }
 
 void Ending::add_word(std::shared_ptr<uint32_t> word) {
-  // Drops words that nobody else holds, since nobody reads them.
+  // Drops flags that nobody else holds, because nobody reads them any more.
   std::erase_if(words_, [](const auto& one) { return one.use_count() == 1; });
   words_.push_back(std::move(word));
 }

@@ -9,20 +9,20 @@
 
 namespace tutti {
 
-/// Records how the communicator ended, for the program's threads, and sets a word for each kernel
-/// that waits outside of the engine. The lock of the hand-over guards it.
+/// Records how the communicator ended, for the program's threads. Also sets a flag for each kernel
+/// that waits on a GPU without the engine. Guarded by the lock of the hand-over.
 class Ending {
  public:
-  /// Records the error that broke the communicator. Later errors are ignored.
+  /// Records the error that broke the communicator. Only the first error is kept.
   void break_with(const Error& error) {
     if (!error_) error_ = error;
   }
   const std::optional<Error>& error() const { return error_; }
-  /// Records the first rank that left.
+  /// Records which rank left first.
   void departed(int rank) { departed_ = rank; }
   /// Returns the first rank that left, was lost or is silent, or -1 if none is known.
   int gone_rank() const;
-  /// Keeps the word until raise_all() stores 1 in it.
+  /// Keeps the flag `word` until raise_all() stores 1 in it.
   void add_word(std::shared_ptr<uint32_t> word);
   void raise_all();
 

@@ -12,7 +12,7 @@ namespace tutti {
 
 void Engine::fill_batch() {
   turns_.bell().silence();
-  // After a step that threw, the batch still has its entries. They have been finished by now.
+  // After a step that threw, the batch still has its entries. They have already been finished.
   batch_.operations.clear();
   batch_.joins.clear();
   batch_.is_watched = watches_ > 0;
@@ -32,8 +32,8 @@ void Engine::fill_batch() {
 
 bool Engine::step() {
   tally_.catch_up([this] { publish_statistics(); });
-  // Reads the time before it takes the batch. So the batch contains every operation that was
-  // submitted before a wait that began by `now`.
+  // Reads the time before it takes the batch. An operation may be submitted before a thread begins
+  // to wait. If the wait began before `now`, the batch therefore contains the operation.
   const auto now = Clock::now();
   fill_batch();
   const bool moved = node_->step(batch_, now);
@@ -46,7 +46,7 @@ bool Engine::step() {
 }
 
 void Engine::free_retired() {
-  if (node_->blocking().is_waiting()) return;   // a blocking call may use any memory
+  if (node_->blocking().is_waiting()) return;   // a blocking call may use any of the memory
   std::vector<std::unique_ptr<Region>> unused;  // destroyed after the lock is released
   const auto lock = hand_over_.lock();
   unused = retiring_.take_unused(entries_.pending());
@@ -58,13 +58,14 @@ void Engine::end_part(WorkState& work, std::optional<Error> error) noexcept {
   for (auto& callback : callbacks) try {
       post([callback = std::move(callback), exception = work.exception()] { callback(exception); });
     } catch (const std::bad_alloc&) {
-      // Without memory for a callback, that callback is destroyed without a call. The others run.
+      // Without memory to queue a callback, the callback is destroyed and not called. The other
+      // callbacks run.
     }
 }
 
 void Engine::work_ended() {
   turns_.wake_drivers();
-  wake();  // the holder of the token may sleep in the poller
+  wake();  // the thread that runs the engine may sleep in the poller
 }
 
 void Engine::publish_statistics() {
@@ -105,7 +106,7 @@ void Engine::log(LogLevel level, const std::string& line) noexcept {
     const std::lock_guard lock(log_mutex_);
     if (options_.log) return options_.log(level, line);
   } catch (...) {
-    // If the sink fails, its lines go to standard error.
+    // If the program's log sink throws, the line goes to standard error.
   }
   log_to_stderr(level, line);
 }

@@ -27,59 +27,61 @@
 
 namespace tutti {
 
-/// The threads, locks, descriptors and the clock around a Node, which decides what this rank does.
-/// Exactly one thread at a time holds the token and moves the node. A thread that waits for a Work
-/// drives the node itself; when no thread waits, the background thread does. The holder sleeps in
-/// one place, the poller. Nothing ticks when idle. Callbacks run on a thread of their own, which
-/// never holds the token.
+/// Adds the threads, locks, descriptors and the clock to a Node, which decides what this rank does.
+/// Exactly one thread at a time holds the token, the right to run the node. A thread that waits for
+/// a Work runs the node itself. When no thread waits, the background thread runs it. The thread
+/// with the token sleeps in only one place, the poller. An idle engine uses no timer. Callbacks run
+/// on a separate thread, which never holds the token.
 class Engine final : public Driver, private Outside, public std::enable_shared_from_this<Engine> {
-  /// The requests that the program's threads leave for the next step.
+  /// The input that the program's threads leave for the engine's next step.
   struct Offered {
     std::vector<Entry*> operations, joins;
     std::vector<std::unique_ptr<Region>> retired;
-    // The error text that was passed to close(), empty for none. Set once close() was called.
+    // The error text that was passed to close(); empty: no error. Not set before close().
     std::optional<std::string> closing;
   };
   using HandOver = HandOverOf<Offered>;
 
  public:
-  /// The engine never asks a store itself, since a store may answer late or never. It reads deaths
-  /// in the job's store through `deaths`, and `context` no longer has a store.
+  /// Makes the engine. It never accesses a store itself, because a store may answer late or never.
+  /// It reads deaths from the job's store through `deaths`; `context` no longer has a store.
   Engine(Options options, Context context, std::unique_ptr<Backend> backend,
          std::unique_ptr<DeathReader> deaths);
   ~Engine() override;
 
-  /// Starts the background thread, which sleeps until start(), and the callbacks' thread. Throws
-  /// std::system_error if the system gives no thread.
+  /// Starts the callback thread, and the background thread, which sleeps until start(). Throws
+  /// std::system_error if the system cannot make a thread.
   void prepare();
   void start();
-  /// Replaces start() if the peers never met this engine. It sends them no goodbye.
+  /// Called instead of start() if the peers never connected to this engine. It sends them no
+  /// goodbye.
   void abandon() noexcept;
-  /// Fails the pending operations, says goodbye and ends the two threads. Waiting threads get
-  /// Error(closed) at once. Any thread may call it, callbacks too; further calls do nothing. It
-  /// waits for at most close_timeout each for a running update or observer, for the goodbye, and
-  /// for a running callback. `error` is the reason for closing, which the peers and tutti-run
-  /// receive; empty means no error.
+  /// Fails the pending operations, says goodbye and ends the two threads. Waiting threads
+  /// immediately get Error(closed). Any thread may call it, also a callback; further calls do
+  /// nothing. It waits for at most close_timeout for each of these: a running update or observer,
+  /// the goodbye, and a running callback. `error` is the reason for closing, which the peers and
+  /// tutti-run receive. Empty means no error.
   void close(std::string_view error = {}) noexcept;
 
-  /// Hands over operations, all or none: claim their entries, fill them in, commit. It holds the
-  /// lock of the hand-over until it is destroyed. Entries that were not committed are released
-  /// again.
+  /// Submits operations, all or none: claim their entries, fill them in, commit. It holds the lock
+  /// of the hand-over until it is destroyed. The destructor releases entries that were not
+  /// committed.
   class Submission {
    public:
-    /// Throws if the engine is closed, broken or forked. The message contains `name`.
+    /// Throws if the engine is closed, broken or forked. The error text contains `name`.
     Submission(Engine& engine, std::string_view name);
     ~Submission();
     Submission(const Submission&) = delete;
     Submission& operator=(const Submission&) = delete;
-    /// Returns the entry of a name as its last use left it. Throws Error(duplicate_name) if it is
-    /// pending.
+    /// Returns the entry with this key, unchanged since its last use. Throws Error(duplicate_name)
+    /// if the entry is pending.
     Entry& claim(std::string_view key);
-    /// Does the same for an entry that was found before in a table of this generation.
+    /// Claims an entry that was found earlier in a table of this generation, without a look-up.
     Entry& claim(Entry& entry);
     uint64_t generation() const { return engine_.entries_.generation(); }
     void count_allocation() { engine_.entries_.count_allocation(); }
-    /// `ring`: the caller will not wait at once, so the background thread must be woken.
+    /// Submits the claimed entries. `ring`: the caller will not wait immediately, so the background
+    /// thread must be woken.
     void commit(bool ring);
 
    private:
@@ -89,16 +91,17 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
     const size_t before_;
     bool committed_ = false;
   };
-  /// Submits entries that the caller made, all or none.
+  /// Submits entries that the caller allocated, all or none.
   void submit(std::vector<std::unique_ptr<Entry>> entries, bool ring);
   void submit_join(std::unique_ptr<Entry> entry);
-  /// Runs a blocking collective, which every rank calls at the same point of its program. This
-  /// thread alone runs it, without negotiation and without waking another thread. Returns false if
-  /// the backend has no such way; the caller then uses submit(). `layout`: see layout_of().
+  /// Runs a blocking collective, which every rank calls at the same point of its program. The
+  /// calling thread alone runs it, without negotiation and without waking another thread. Returns
+  /// false if the backend cannot do this; the caller then uses submit(). For `layout` see
+  /// layout_of().
   bool run_now(std::string_view name, const Collective& collective, uint64_t layout = 0);
-  /// Does the same for a send, a receive, or one of each at once, which the two ranks call in the
-  /// same order. Each call is the kind's Collective with the other rank as its root. If both fail,
-  /// the first one's error is thrown when both are over.
+  /// Runs a blocking send, a receive, or one of each at the same time. Both ranks must make their
+  /// calls in the same order. Each call has a Collective with the other rank as its root. If both
+  /// fail, the function throws the first one's error after both have ended.
   struct PairCall {
     std::string_view name;
     Collective collective;
@@ -106,16 +109,16 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   };
   static constexpr size_t kMostPairCalls = PairCalls::kMost;
   bool run_pairs_now(std::span<const PairCall> calls);
-  /// Frees memory of the program once no operation of this rank uses it any more. Pending
-  /// operations that use it fail with Error(invalid_argument). Any thread; never blocks.
+  /// Frees memory of the program as soon as no operation of this rank uses it. Pending operations
+  /// that use it fail with Error(invalid_argument). Any thread; never blocks.
   void retire(std::unique_ptr<Region> region) noexcept;
-  /// Stores 1 in the word when this communicator is over, or at once if it already is. A kernel,
-  /// which waits outside of the engine, polls the word. Any thread; the word is held until then.
+  /// Stores 1 in the flag `word` when this communicator ends, or immediately if it has ended. A
+  /// kernel that waits on a GPU polls this flag. Any thread. The engine holds the flag until then.
   void raise_when_over(std::shared_ptr<uint32_t> word);
-  /// Makes the engine look again at everything that waits. Any thread; never blocks.
+  /// Makes the engine check again everything that waits. Any thread; never blocks.
   void wake() { turns_.wake(); }
-  /// While it exists, the peers are watched as if an operation were pending. A thread that waits
-  /// for peers without an operation needs this, as split() does. Any thread.
+  /// While it exists, the engine watches the peers as if an operation were pending. A thread that
+  /// waits for peers without an operation needs this, for example in split(). Any thread.
   class WatchOverPeers {
    public:
     explicit WatchOverPeers(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
@@ -128,14 +131,14 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
    private:
     const std::shared_ptr<Engine> engine_;
   };
-  /// Runs `function` as a callback on the callbacks' thread, or at once if the engine is closed.
+  /// Runs `function` on the callback thread, or immediately in this thread if the engine is closed.
   /// Any thread; never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
-  /// Ends one part of this Work. After the last part its callbacks run on the callbacks' thread.
-  /// Any thread; never blocks, never throws.
+  /// Finishes one part of this Work. After the last part, the callback thread runs the Work's
+  /// callbacks. Any thread; never blocks, never throws.
   void end_part(WorkState& work, std::optional<Error> error) noexcept;
-  /// Called after a callback has ended a Work. Threads look again if they wait for it or for an
-  /// operation that it held back. Any thread.
+  /// Called after a callback has finished a Work. Wakes the threads that may wait for this Work, or
+  /// for an operation that had to wait for it. Any thread.
   void work_ended();
 
   void drive(WorkState& work, Milestone milestone, Deadline deadline) override;
@@ -151,21 +154,21 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   const Context& context() const { return context_; }
   const Options& options() const { return options_; }
   Backend& backend() { return *backend_; }
-  /// Returns the error that ended this communicator, if one did.
+  /// Returns the error that ended this communicator, or nothing if it has not failed.
   std::optional<Error> broken() const;
   /// Returns the first rank that left, was lost or is silent, or -1 if none is known.
   int gone_rank() const;
   void log(LogLevel level, const std::string& line) noexcept override;
-  /// Throws Error(closed) in a fork of the process that made this engine. The message contains
-  /// `name`. Callers check this before they take any lock, since a fork may have inherited it
-  /// locked.
+  /// Throws Error(closed) in a fork of the process that made this engine. The error text contains
+  /// `name`. Callers check this before they take any lock, because a fork may have inherited the
+  /// lock in locked state.
   void check_not_forked(std::string_view name) const override {
     if (forked()) refuse_in_fork(name);
   }
   bool forked() const override { return fork_guard_.forked(); }
 
  private:
-  // --- called by the node, on the thread that holds the token (engine_outside.cc) ---
+  // --- called by the node, on the thread that runs the engine (engine_outside.cc) ---
   void finish(std::span<Entry* const> entries, const Error* error) override;
   void finish_all(const Error& error) override;
   void on_its_way() override;
@@ -179,18 +182,18 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   [[noreturn]] void refuse_in_fork(std::string_view name) const;
   /// Throws the error that ended the communicator, if it has ended.
   void check_usable(const HandOver::Lock& lock, std::string_view name) const;
-  /// Returns the error that a Work called `name` throws, made from one that ended several
-  /// operations.
+  /// Converts an error that ended several operations to the error of the Work called `name`.
   static Error about(const Error& error, std::string_view name);
 
-  // --- called by the holder of the token ---
-  /// Returns false if nothing changed, so the holder of the token may rest.
+  // --- called by the thread that runs the engine ---
+  /// Runs one step. Returns false if nothing changed, so that the thread may rest.
   bool step();
   void fill_batch();
   void free_retired();
-  /// Every action of a thread that holds the token runs in here. An exception of the engine, or of
-  /// the program's observer or update, ends the communicator on every rank with an Error that
-  /// describes it. The thread keeps the token. Returns false if `function` threw.
+  /// Runs `function`. A thread that runs the engine does all its work in here. If the engine, or
+  /// the program's observer or update, throws, the communicator ends on every rank with an Error
+  /// that describes the exception. The thread remains the one that runs the engine. Returns false
+  /// if `function` threw.
   template <class Function>
   bool guarded(Function&& function) {
     try {
@@ -204,45 +207,45 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   [[gnu::cold]] void break_down() noexcept;
   void publish_statistics();
   bool pending() const { return watches_ > 0 || node_->pending(); }
-  /// True if close() was called and no batch has announced it to the node yet.
+  /// Returns true if close() was called and no batch has told the node yet.
   bool must_tell_of_close() const { return turns_.is_ending() && !batch_.closes; }
-  /// Spins, then sleeps until something can move or the deadline passed.
+  /// Spins, then sleeps until there may be progress or the deadline has passed.
   void rest(Deadline deadline, int& idle_rounds);
-  /// Sleeps in the poller until `until`, or until a peer or the bell wakes this thread. max() means
-  /// no time limit.
+  /// Sleeps in the poller until the time `until`, or until a peer or another thread wakes it. max()
+  /// means no time limit.
   void sleep(Clock::time_point until);
   static void spin(int round, int looks_between_yields);
-  /// Charges the time of a waiting thread to the statistics.
+  /// Adds the time of a waiting thread to the statistics.
   struct WaitAccount {
-    Clock::time_point last;  // the time up to here is charged
-    double* rested_for;      // counter for a rest since then; null: no rest
+    Clock::time_point last;  // time up to which everything is added
+    double* rested_for;      // counter for the rest since `last`; null: no rest
   };
   void charge(WaitAccount& account, bool moved, bool lacks_ranks);
   void count_wait(Clock::time_point begin);
   /// Throws if this thread must not wait in a blocking call.
   void check_may_block(std::string_view name);
-  /// Runs a blocking call with the token. `start` counts the call and returns its Operation, or
-  /// null if the call is over already.
+  /// Runs a blocking call while this thread runs the engine. `start` counts the call and returns
+  /// its Operation, or null if the call has already ended.
   template <class Start>
   void block(std::string_view name, const Start& start);
   OperationState drive_blocking(Operation& operation, std::optional<Error>& error);
   void await_cause(const Error* reason);
 
-  // --- moved by turns_ (engine_turns.cc) ---
+  // --- called through turns_ (engine_turns.cc) ---
   class Machine;
   class DrivenMachine;
   void background();
   void leave_to_background();
-  /// Limits of a blocking call that waits for its peers before it drives the engine. If every rank
-  /// has a core, first the backend polls kBlockingSpins times, then this class polls for up to
-  /// kBlockingSpinning, with a yield every kBlockingLooks polls. If ranks share cores, it only
-  /// yields, at most kBlockingYields times within kBlockingYielding.
+  /// Limits for a blocking call that waits for its peers before it runs the engine. If every rank
+  /// has its own core, the backend first polls kBlockingSpins times. Then this class polls for up
+  /// to kBlockingSpinning, with a yield every kBlockingLooks polls. If ranks share cores, it only
+  /// yields, at most kBlockingYields times and for at most kBlockingYielding.
   static constexpr int kBlockingSpins = 4096, kBlockingYields = 256, kBlockingLooks = 64;
   static constexpr Clock::duration kBlockingSpinning = std::chrono::microseconds(500);
   static constexpr Clock::duration kBlockingYielding = std::chrono::milliseconds(20);
   static constexpr int kYields = 32;
-  /// In-place shared memory smaller than this is reduced as if it were private, because a copy
-  /// costs less.
+  /// In-place tensors in shared memory with fewer bytes are reduced as if they were private,
+  /// because a copy costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
 
   // --- the engine's end (engine_life.cc) ---
@@ -257,15 +260,15 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   const Context context_;
   const ForkGuard fork_guard_;
   const int spin_rounds_;
-  const int ranks_here_;  // threads of this process
+  const int ranks_here_;  // number of ranks that are threads of this process
   const std::unique_ptr<Backend> backend_;
-  const std::shared_ptr<Timeline> timeline_;  // devices may add spans to it later
+  const std::shared_ptr<Timeline> timeline_;  // devices may still add spans to it later
 
-  // Only the token's holder touches these.
+  // Only the thread that runs the engine uses these.
   std::unique_ptr<Node> node_;
-  Node::Batch batch_;  // for the node's next step
+  Node::Batch batch_;  // input of the node's next step
   std::vector<std::shared_ptr<WorkState>> finishing_;
-  Retired retiring_;          // given back while operations may use it
+  Retired retiring_;          // memory that the program gave back while operations may use it
   bool some_wake_ = false;    // this step made progress that threads may wait for
   bool asks_deaths_ = false;  // the node waits for news of deaths
   Statistics counting_;
@@ -274,15 +277,15 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   TurnsOf<> turns_;
   TallyOf<Statistics> tally_;
   Poller poller_;
-  // report() has logged a Work that close() failed.
+  // report() has already logged a Work that failed because of close().
   std::atomic<bool> told_of_pending_{false};
-  std::atomic<int> watches_{0};  // live WatchOverPeers objects
+  std::atomic<int> watches_{0};  // number of WatchOverPeers objects
   std::mutex log_mutex_;         // held while the log sink runs
 
   std::thread thread_;  // runs background()
   CallbackQueue callbacks_;
   std::thread callback_thread_;
-  // Keeps the engine alive for a thread that did not give the token back.
+  // Keeps the engine alive for a thread that was still running it when close() gave up waiting.
   std::shared_ptr<Engine> kept_;
 
   // The lock of hand_over_ also guards the three members after it.
@@ -291,7 +294,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   DeviceWaits device_waits_;
   Ending ending_;
 
-  // Their threads ring the bell until they are destroyed, so these members are destroyed first.
+  // Their threads wake the engine until they are destroyed, so these members are destroyed first.
   const std::unique_ptr<DeathReader> deaths_;
   LauncherVoice voice_;
 };

@@ -1,4 +1,4 @@
-// The part of the engine that runs a collective at once, for a caller that waits for it.
+// The part of the engine that runs blocking calls, on the calling thread.
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -22,8 +22,8 @@ void Engine::check_may_block(std::string_view name) {
 
 template <class Start>
 void Engine::block(std::string_view name, const Start& start) {
-  // Keeps the engine alive once this thread has waited, since another thread may close it
-  // meanwhile.
+  // If this thread has to wait for its turn, it keeps the engine alive, because another thread may
+  // close it meanwhile.
   std::shared_ptr<Engine> self;
   if (!turns_.try_take()) {
     self = shared_from_this();
@@ -39,7 +39,7 @@ void Engine::block(std::string_view name, const Start& start) {
       return;
     }
     auto state = OperationState::done;
-    Clock::time_point since{};  // when this thread first yielded its core
+    Clock::time_point since{};  // time when this thread first yielded its core
     for (int round = 0; operation && (state = operation->advance()) == OperationState::pending;
          ++round) {
       if (spin_rounds_ > 0 && round % kBlockingLooks != kBlockingLooks - 1) {
@@ -49,8 +49,8 @@ void Engine::block(std::string_view name, const Start& start) {
       const auto now = Clock::now();
       if (since == Clock::time_point{}) since = now;
       // If other programs occupy the cores, even a few yields take long. A thread that yields does
-      // not drive the engine, so it would notice a lost rank late. Therefore time bounds the yields
-      // too.
+      // not run the engine, so it would notice a lost rank late. Therefore the time for yields is
+      // limited too.
       if (now - since < (spin_rounds_ > 0 ? kBlockingSpinning : kBlockingYielding) &&
           (spin_rounds_ > 0 || round < kBlockingYields)) {
         ::sched_yield();
@@ -131,8 +131,8 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
     if (node_->why_none_begins() != nullptr) return nullptr;
     for (const auto& call : calls) {
       node_->blocking().add_peer(call.collective.root);
-      // Only the last call spins in start(): the peer's send needs this rank's receive, which must
-      // have been started by then.
+      // Only the last operation may spin in start(). The peer's send may need this rank's receive,
+      // so both must be started before this thread spins.
       launch.spins = spin_rounds_ > 0 && &call == &calls.back() ? kBlockingSpins : 0;
       pairs.add(call.name, call.collective.root, backend_->start(call.collective, launch_as(call)));
     }
@@ -141,7 +141,7 @@ bool Engine::run_pairs_now(std::span<const PairCall> calls) {
   return true;
 }
 
-// Drives the engine until the operation is over. If it can never complete, sets `error` to the
+// Runs the engine until the operation has ended. If it can never complete, sets `error` to the
 // reason and returns `pending`.
 OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>& error) {
   auto& blocking = node_->blocking();
@@ -164,8 +164,8 @@ OperationState Engine::drive_blocking(Operation& operation, std::optional<Error>
   return state;
 }
 
-// Drives the engine until the cause of a failed call is known, or may no longer arrive. A call can
-// fail because of a lost rank before this rank knows which one it was.
+// Runs the engine until the cause of a failed call is known, or cannot become known any more. A
+// call may fail because of a lost rank before this rank knows which rank was lost.
 void Engine::await_cause(const Error* reason) {
   const auto since = Clock::now();
   int idle_rounds = 0;

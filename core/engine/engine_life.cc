@@ -14,11 +14,12 @@ namespace tutti {
 
 namespace {
 
-// The engine whose callbacks this thread runs, used to refuse waits inside a callback. The TLS
-// model lets every blocking collective read it without a call into the loader.
+// The engine whose callbacks this thread runs; used to refuse waits inside a callback. With this
+// TLS model, every blocking collective can read it without a call into the loader.
 [[gnu::tls_model("initial-exec")]] thread_local const Engine* callback_of = nullptr;
 
-// Spinning pays only if every rank of this machine has a core of its own.
+// Returns the number of rounds to spin. Spinning helps only if every rank of this machine has its
+// own core.
 int spin_rounds(const Context& context) {
   const auto& here = context.places[static_cast<size_t>(context.rank)].machine;
   std::set<int> cores;
@@ -32,7 +33,7 @@ int spin_rounds(const Context& context) {
   return ranks <= cores.size() && context.size > 1 ? kRounds : 0;
 }
 
-// Returns how many ranks, including this one, are threads of this process.
+// Returns the number of ranks that are threads of this process, including this rank.
 int ranks_here(const Context& context) {
   const auto& own = context.places[static_cast<size_t>(context.rank)];
   return static_cast<int>(
@@ -70,7 +71,7 @@ Engine::~Engine() { close(); }
 bool Engine::in_callback() const { return callback_of == this; }
 
 void Engine::prepare() {
-  // Both threads own a share of the engine, and either may be the last owner: the program may
+  // Both threads own a share of the engine, and either may be the last owner. The program may
   // destroy its Communicator in a callback, or while another of its threads waits.
   callback_thread_ = std::thread([self = shared_from_this()] {
     callback_of = self.get();
@@ -117,11 +118,11 @@ std::optional<Error> Engine::broken() const {
   return ending_.error();
 }
 
-// Logs the error of a Work that no thread of the program has asked for. If an error ended the whole
-// communicator, the next call of the program throws it, so it is not logged for each Work as well.
-// If the program closed the communicator with Works pending, as an exception on its way to main()
-// does, only the first of them is logged. This takes only the log's lock, because a thread that
-// drops the last handle of a Work may hold the lock of the hand-over.
+// Logs the error of a Work whose result no thread has read. If an error ended the whole
+// communicator, the program's next call throws it, so it is not logged for each Work. If the
+// program closed the communicator while Works were pending (for example because of an exception),
+// only the first of these Works is logged. This function takes only the log's lock, because a
+// thread that drops the last handle of a Work may hold the lock of the hand-over.
 void Engine::report(const std::string& line) {
   const auto door = hand_over_.door();
   if (door == Door::breaking || door == Door::broken) return;
@@ -135,7 +136,7 @@ void Engine::report(const std::string& line) {
 void Engine::break_down() noexcept {
   try {
     node_->on_thrown(node_->error_of_exception());
-    // The step that threw is incomplete; the background thread runs another one.
+    // The step that threw is incomplete, so the background thread must run another one.
     wake();
   } catch (...) {
     hand_over_.break_door();
@@ -144,8 +145,8 @@ void Engine::break_down() noexcept {
 
 // --- the end: the Communicator is destroyed -----------------------------------------------------
 
-// Returns false if the background thread does not end in time because it runs an update or an
-// observer.
+// Returns false if the background thread does not end in time, because it runs the program's update
+// or observer.
 bool Engine::background_ends(Deadline deadline) {
   if (!thread_.joinable()) return true;
   if (!turns_.ended_by(deadline.when())) return false;
@@ -153,13 +154,12 @@ bool Engine::background_ends(Deadline deadline) {
   return true;
 }
 
-// Runs the callbacks that were queued before. A running callback is waited for at most
-// close_timeout.
+// Runs the callbacks that are still queued. Waits for at most close_timeout for a running callback.
 void Engine::end_callbacks() {
   callbacks_.end();
   if (!callback_thread_.joinable()) return;
   if (in_callback()) {
-    callback_thread_.detach();  // it ends when it has run the rest
+    callback_thread_.detach();  // it ends after the queued callbacks
   } else if (callbacks_.wait_for_end(Deadline::after(options_.close_timeout))) {
     callback_thread_.join();
   } else {
@@ -171,7 +171,7 @@ void Engine::end_callbacks() {
   }
 }
 
-// Requires the token. The node bounds every phase from here on by a deadline.
+// Runs the node until it is closed. This thread must hold the token. Each phase has a deadline.
 void Engine::run_to_the_end() {
   while (node_->phase() != Phase::over) {
     if (step() || !node_->arm()) continue;
@@ -179,7 +179,7 @@ void Engine::run_to_the_end() {
   }
 }
 
-// Requires the token. The node is over.
+// Releases everything after the node is closed. This thread must hold the token.
 void Engine::let_go() {
   {
     const auto lock = hand_over_.lock();
@@ -189,8 +189,8 @@ void Engine::let_go() {
   if (node_->may_say_goodbye()) backend_->transport()->goodbye(options_.close_timeout);
 }
 
-// Rank 0 writes the timelines that it gathered into one file. A rank that could not send its
-// timeline, because the communicator broke, writes a file of its own.
+// On rank 0, writes the timelines of all ranks into one file. A rank that could not send its
+// timeline, because the communicator broke, writes its own file.
 void Engine::write_timelines() {
   const auto& gathering = node_->gathering();
   try {
@@ -207,7 +207,7 @@ void Engine::write_timelines() {
 }
 
 void Engine::close(std::string_view error) noexcept {
-  // In a fork the threads, the token and the pending operations belong to the parent.
+  // In a fork the threads, the token and the pending operations belong to the parent process.
   if (forked()) return;
   try {
     {
@@ -222,7 +222,7 @@ void Engine::close(std::string_view error) noexcept {
     const bool has_ended = background_ends(deadline);
     if (!has_ended || !turns_.take_by(deadline.when())) {
       // The background thread owns a share of the engine. A waiting thread does not, so the engine
-      // keeps itself alive for it.
+      // keeps itself alive for that thread.
       if (has_ended)
         kept_ = weak_from_this().lock();
       else
@@ -234,7 +234,8 @@ void Engine::close(std::string_view error) noexcept {
       end_callbacks();
       return;
     }
-    // If a step throws, the communicator is broken; the second call runs it to its end.
+    // If a step throws, the communicator is broken. The second call then runs it until it is
+    // closed.
     if (!guarded([&] { run_to_the_end(); })) guarded([&] { run_to_the_end(); });
     guarded([&] { let_go(); });
     turns_.give();

@@ -1,5 +1,5 @@
-// The engine's services for its node: it finishes operations, admits or refuses calls, and asks the
-// store and the system.
+// The services of the engine for its node (see Outside): it finishes operations, accepts or refuses
+// calls, and asks the store and the system.
 
 #include <fmt/format.h>
 
@@ -24,12 +24,12 @@ Error freed_in_use(const std::string& name, int rank) {
 
 void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   counting_.operations += entries.size();
-  // Publishes before any thread sees that a Work is done, so that this thread finds the Work
-  // counted.
+  // Publishes the statistics before any thread can see that a Work is done. So a thread that sees
+  // it finds the Work counted.
   publish_statistics();
   some_wake_ = true;
-  // Once a Work is out of its entry, only this function can end it, so nothing after that may
-  // throw.
+  // After a Work is removed from its entry, only this function can finish the Work. So nothing may
+  // throw after that point.
   finishing_.clear();
   finishing_.reserve(entries.size());
   std::vector<std::pair<size_t, Error>> failed;
@@ -43,7 +43,8 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   }
   auto next_failed = failed.begin();
   {
-    // From here on any thread may submit these names again, before it sees that the Work is done.
+    // From here on any thread may submit these names again, even before it sees that the Work is
+    // done.
     const auto lock = hand_over_.lock();
     const bool is_closed = hand_over_.is_closed(lock);
     for (Entry* entry : entries) {
@@ -69,7 +70,7 @@ void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   finishing_.clear();
 }
 
-// Every pending entry is in the table, whichever list of the engine or of its node has it.
+// The table contains every pending entry, whichever list of the engine or of its node has it.
 void Engine::finish_all(const Error& error) {
   std::vector<Entry*> pending;
   {
@@ -87,7 +88,7 @@ void Engine::on_its_way() {
   some_wake_ = true;
 }
 
-// The node still takes operations that were submitted before the door is broken, in its next step.
+// The node still takes operations in its next step that were submitted before the door was broken.
 void Engine::set_door(Door door, const Error& error) {
   {
     const auto lock = hand_over_.lock();
@@ -121,8 +122,8 @@ ProcessState Engine::process_of(int rank) {
   return process_state(context_.places[static_cast<size_t>(rank)].pid);
 }
 
-// An error about a rank that left, was lost or is silent also stops this process from announcing
-// later failures to the launcher, since they may be consequences.
+// If the error is about a rank that is gone or silent, this process stops announcing later failures
+// to the launcher, because they may be consequences.
 Error Engine::about(const Error& error, std::string_view name) {
   if (error.code() == ErrorCode::peer_left || error.code() == ErrorCode::peer_lost ||
       error.code() == ErrorCode::peer_silent)

@@ -1,5 +1,5 @@
-// Any thread of the program hands over its operations here. If an operation's stream waits for
-// another operation's Work, that Work is recorded in the entry.
+// Threads of the program submit operations here. If an operation's stream waits for the Work of
+// another operation, the entry records that Work.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ Engine::Submission::Submission(Engine& engine, std::string_view name)
     : engine_((engine.check_not_forked(name), engine)),
       lock_(engine.hand_over_.lock()),
       before_(engine.hand_over_.offered(lock_).operations.size()) {
-  // The lock is held from here on, so no call enters once the door is shut.
+  // From here on the lock is held, so no call can begin after the door is closed.
   engine.check_usable(lock_, name);
 }
 
@@ -114,9 +114,9 @@ void Engine::retire(std::unique_ptr<Region> region) noexcept {
 void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) {
   const auto lock = hand_over_.lock();
   if (!device_waits_.add(work, stream)) return;
-  // A plan that has both operations in one bucket is stuck. PlanFollower::is_stuck() recognizes
-  // that by the waiters of the Work, so a stream that waits counts as one. The time is stored
-  // before the count.
+  // If a plan has both operations in one bucket, the plan is stuck. PlanFollower::is_stuck()
+  // detects that by the number of threads that wait for the Work. So a waiting stream counts as one
+  // more. The time is stored before the count.
   if (work->waiters.load(std::memory_order_relaxed) == 0)
     work->waiting_since.store(Clock::now().time_since_epoch().count());
   work->waiters.fetch_add(1);

@@ -1,5 +1,5 @@
-// How TurnsOf moves the engine: through a thread that waits for its Work, or through the background
-// thread.
+// Connects the engine to TurnsOf, which runs it on a thread that waits for its Work, or on the
+// background thread.
 
 #include <sched.h>
 
@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// TurnsOf moves the engine through this interface.
+/// The interface through which TurnsOf runs the engine.
 class Engine::Machine {
  public:
   explicit Machine(Engine& engine) : engine_(engine) {}
@@ -34,7 +34,7 @@ class Engine::Machine {
   Engine& engine_;
 };
 
-/// The same for a driver, whose waiting time is charged to the statistics.
+/// The interface for a thread that waits for a Work. It adds the waiting time to the statistics.
 class Engine::DrivenMachine : public Machine {
  public:
   using Machine::Machine;
@@ -85,8 +85,8 @@ void Engine::count_wait(Clock::time_point begin) {
   });
 }
 
-// Charges the time since the last call. If this thread rested before this step, the time goes to
-// the counter that was chosen for the rest, otherwise to the counter for this step.
+// Adds the time since the last call to a counter. If this thread rested in that time, it is the
+// counter that was chosen for the rest. Otherwise the result of this step determines the counter.
 void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
   const auto now = Clock::now();
   auto* const waits_for = lacks_ranks ? &counting_.skew_seconds : &counting_.exposed_seconds;
@@ -97,8 +97,9 @@ void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
   account.rested_for = moved ? nullptr : waits_for;
 }
 
-// Yields now and then. The system may have put the awaited rank on this core, and it leaves it
-// there while both threads look busy. Without yields an operation of 0.3 ms took 5 ms.
+// Spins once, with a yield from time to time. The system may have put the awaited rank on the same
+// core. It leaves it there while both threads seem busy. Without yields an operation of 0.3 ms took
+// 5 ms.
 void Engine::spin(int round, int looks_between_yields) {
   if (round % looks_between_yields == looks_between_yields - 1)
     ::sched_yield();
@@ -113,11 +114,12 @@ void Engine::sleep(Clock::time_point until) {
 
 void Engine::rest(Deadline deadline, int& idle_rounds) {
   if (idle_rounds < spin_rounds_ && !backend_->works_elsewhere()) {
-    constexpr int kLooksBetweenYields = 16;  // each look is a whole step
+    constexpr int kLooksBetweenYields = 16;  // each round is a whole step
     spin(idle_rounds++, kLooksBetweenYields);
     return;
   }
-  // Ranks that share cores yield before they sleep, since a sleep and a wake cost both sides more.
+  // Ranks that share cores yield before they sleep, because sleeping and waking cost both sides
+  // more.
   if (spin_rounds_ == 0 && idle_rounds < kYields && !backend_->works_elsewhere()) {
     ++idle_rounds;
     ::sched_yield();

@@ -11,21 +11,21 @@
 
 namespace tutti {
 
-/// Keeps one Entry per name from one use to the next. A name that comes again costs one look-up. If
-/// it follows the same name as last time, it does not even cost that. The table is bounded: when it
+/// Keeps one Entry per name between its uses. A name that is used again costs one look-up. If it
+/// follows the same name as last time, it does not even cost that. The table is bounded: when it
 /// has too many names, it forgets those that are not pending.
 class EntryTable {
  public:
   explicit EntryTable(size_t capacity) : capacity_(capacity) {}
 
-  /// Returns the entry of this key, made if it does not exist. The entry keeps its address until it
-  /// is forgotten, which does not happen while it is pending.
+  /// Returns the entry with this key; makes it if it does not exist. The entry keeps its address
+  /// until it is forgotten. Pending entries are never forgotten.
   Entry& at(std::string_view key);
-  /// Does the same for an entry that at() returned in this generation.
+  /// Records a use of an entry that at() returned in this generation, without a look-up.
   void again(Entry& entry);
   /// Returns the pending entries, in the order in which they were submitted.
   std::vector<Entry*> pending() const;
-  /// Drops the kept Works, which hold the engine.
+  /// Drops Works that are kept for the next use, because they keep the engine alive.
   void drop_works();
   /// Grows when entries are forgotten. Pointers from an earlier generation are invalid.
   uint64_t generation() const { return generation_; }
@@ -36,7 +36,7 @@ class EntryTable {
  private:
   struct Kept : Entry {
     std::string key;
-    Kept* next = nullptr;  // the key that was asked for after this one
+    Kept* next = nullptr;  // the entry that was requested after this one last time
   };
   Kept& find(std::string_view key);
   void follow(Kept& kept);
@@ -47,7 +47,7 @@ class EntryTable {
   uint64_t generation_ = 1;
   uint64_t allocations_ = 0;
   std::unordered_map<std::string_view, std::unique_ptr<Kept>> entries_;  // by their keys
-  Kept* last_ = nullptr;  // the key that was asked for last
+  Kept* last_ = nullptr;  // the entry that was requested last
 };
 
 }  // namespace tutti

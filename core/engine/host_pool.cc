@@ -23,17 +23,17 @@ std::shared_ptr<void> HostPool::take(size_t bytes) {
   return {memory, [pool = shared_from_this(), size](void* used) { pool->give_back(used, size); }};
 }
 
-// Returns free memory and sets `size` to its length, which is at least `size` and at most twice
-// that, or returns null. Either way `size` counts as used from now on, and free memory beyond the
-// pool's bound is freed.
+// Returns a free block, or null, and counts `size` bytes as used. If it finds a block, it sets
+// `size` to the block's length, which is at most twice the requested size. Frees blocks beyond the
+// pool's bound.
 void* HostPool::find(size_t& size) {
   void* memory = nullptr;
   std::vector<void*> too_much;
   {
     const std::lock_guard lock(mutex_);
     const auto found = free_.lower_bound(size);
-    // A step asks for the same sizes again and again. A block of more than twice the size is kept
-    // for the tensor that it was made for.
+    // A step requests the same sizes repeatedly. A block of more than twice the size is kept for a
+    // larger tensor.
     if (found != free_.end() && found->first <= 2 * size) {
       size = found->first;
       memory = found->second;

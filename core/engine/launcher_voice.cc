@@ -15,7 +15,7 @@ namespace tutti {
 
 namespace {
 
-std::atomic<bool> may_tell{true};  // one for the process
+std::atomic<bool> may_tell{true};  // one flag for the whole process
 
 void tell_store(const std::string& url, const std::string& secret, LaunchedRank who) {
   const auto deadline = Deadline::after(0.5);
@@ -24,7 +24,8 @@ void tell_store(const std::string& url, const std::string& secret, LaunchedRank 
     const auto store = bounded(connect_tcp_store(host, port, secret, deadline), deadline);
     write_first_error(*store, who);
   } catch (const std::exception&) {
-    // The launcher is gone and needs no announcement, or it reports the process that ends first.
+    // Either the launcher is gone and needs no announcement, or it will report the process that
+    // ends first.
   }
 }
 
@@ -32,7 +33,7 @@ void tell_store(const std::string& url, const std::string& secret, LaunchedRank 
 
 struct LauncherVoice::State {
   std::atomic<bool> has_told{false};
-  std::mutex mutex;  // guards the following
+  std::mutex mutex;  // guards the member below
   std::function<void()> on_told;
 };
 
@@ -62,7 +63,7 @@ bool LauncherVoice::tell() {
       if (state->on_told) state->on_told();
     }).detach();
   } catch (const std::system_error&) {
-    return false;  // the system gives no thread
+    return false;  // the system cannot make a thread
   }
   return true;
 }

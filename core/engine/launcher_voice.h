@@ -8,22 +8,25 @@
 
 namespace tutti {
 
-/// Announces to the launcher, through the job's store, that this rank ends because of an error of
-/// its own. tutti-run can then tell it from ranks that end because this one left, whichever process
-/// ends first. A thread of its own sends the announcement, because a store may not answer.
+/// Announces to the launcher, through the job's store, that this rank ends because of its own
+/// error. Other ranks may end because this one left. tutti-run can then tell the two cases apart,
+/// whichever process ends first. A separate thread sends the announcement, because a store may not
+/// answer.
 class LauncherVoice {
  public:
-  /// `on_told` is called once the announcement was made or has failed. It may run on any thread,
+  /// `on_told` is called once the announcement has succeeded or failed. It may run on any thread,
   /// but never after the destructor.
   LauncherVoice(const Options& options, std::function<void()> on_told);
   ~LauncherVoice();
   LauncherVoice(const LauncherVoice&) = delete;
 
-  /// Called when another rank's end has failed an operation in this process. A later failure, in
-  /// another communicator too, may be its consequence, so this process announces nothing any more.
+  /// Called when the end of another rank has failed an operation in this process. Later failures,
+  /// also in another communicator, may be consequences. So this process makes no announcement from
+  /// now on.
   static void fall_silent();
-  /// Starts the announcement. Returns false if no launcher listens, if another communicator of this
-  /// process has announced, after fall_silent(), or if the system gives no thread.
+  /// Starts the announcement. Returns false if it makes none: if there is no launcher, if another
+  /// communicator of this process has already announced, after fall_silent(), or if the system
+  /// cannot make a thread.
   bool tell();
   bool has_told() const;
 

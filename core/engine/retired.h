@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Memory that the program has given back while operations may still use it. Only the holder of the
-/// token touches it.
+/// Memory that the program has given back while operations may still use it. Only the thread that
+/// runs the engine uses this object.
 class Retired {
  public:
   void add(std::unique_ptr<Region> region) {
@@ -19,10 +19,10 @@ class Retired {
   bool empty() const { return regions_.empty(); }
   /// Returns whether the operation's input or output is in memory that was given back.
   bool holds(const Entry& entry) const;
-  /// Notes that an operation is over, so some of the memory may be unused from now on.
+  /// Called when an operation has ended. Some of the memory may be unused from then on.
   void an_operation_is_over() { may_have_unused_ |= !regions_.empty(); }
   bool may_have_unused() const { return may_have_unused_; }
-  /// Removes and returns the regions that none of the pending operations uses.
+  /// Removes and returns the regions that no pending operation uses.
   std::vector<std::unique_ptr<Region>> take_unused(const std::vector<Entry*>& pending);
 
  private:

@@ -14,7 +14,7 @@ namespace tutti {
 
 namespace {
 
-// Returns a tensor in `memory` with the shape and type of `view`. The memory has room for it.
+// Returns a tensor in `memory` with the shape and dtype of `view`. The memory must be large enough.
 Tensor tensor_in(const std::shared_ptr<void>& memory, const TensorView& view) {
   return {TensorView(memory.get(), view.shape(), view.dtype()), memory};
 }
@@ -23,7 +23,7 @@ size_t bytes_of(const TensorView& view) {
   return view.data() == nullptr ? 0 : static_cast<size_t>(view.bytes());
 }
 
-// Returns the error for the exception that is being handled, which ended the operation `name`.
+// Converts the exception that is being handled to the error of the operation `name`.
 Error staging_error(const std::string& name) {
   try {
     throw;
@@ -43,7 +43,7 @@ Error staging_error(const std::string& name) {
 
 }  // namespace
 
-// One tensor of an operation: its views on the device and its copies in host memory.
+// One tensor of an operation: its views of device memory and its copies in host memory.
 class Staging::StagedTensor final : public Staged {
  public:
   StagedTensor(const Entry& entry, DeviceRuntime& runtime, StreamRef stream, HostPool& pool,
@@ -55,20 +55,20 @@ class Staging::StagedTensor final : public Staged {
         stream_(stream),
         has_input_(input_.data() != nullptr || !has_output()),
         travels_in_pieces_(entry.request.signature.kind == CollectiveKind::allreduce) {
-    // An input and an output that begin at the same address share host memory here too. That memory
-    // has room for the longer of the two.
+    // If input and output begin at the same address, they also share one block of host memory. It
+    // is large enough for the longer of the two.
     const bool in_place = has_input_ && output_.data() == input_.data();
     const size_t given = bytes_of(input_), taken = bytes_of(output_);
     const auto memory = has_input_ ? pool.take(in_place ? std::max(given, taken) : given) : nullptr;
     if (has_input_) host_input_ = tensor_in(memory, input_);
     if (has_output()) host_output_ = tensor_in(in_place ? memory : pool.take(taken), output_);
-    // plan_buckets() cuts the tensor into the same pieces.
+    // The pieces are the same as those of plan_buckets().
     if (has_input_) piece_ = input_.count();
     if (travels_in_pieces_ && partition_bytes > 0)
       piece_ = std::max<int64_t>(1, partition_bytes / size_of(entry.request.signature.wire));
   }
 
-  // --- the engine's side ---
+  // --- called by the engine ---
   bool arrived(int64_t end) const override {
     return arrived_.load(std::memory_order_acquire) >= end;
   }
@@ -82,8 +82,8 @@ class Staging::StagedTensor final : public Staged {
   }
 
   const TensorView& input() const { return input_; }
-  bool has_input() const { return has_input_; }  // a scatter off its root has none
-  /// Returns the user's stream. The memory may be used after the work that is already in this
+  bool has_input() const { return has_input_; }  // outside its root, a scatter has none
+  /// Returns the user's stream. The memory may be used after the work that is already on this
   /// stream.
   StreamRef stream() const { return (has_input_ ? input_ : output_).stream(); }
   const std::shared_ptr<const DeviceSpans>& spans() const { return spans_; }
@@ -92,7 +92,7 @@ class Staging::StagedTensor final : public Staged {
   bool has_output() const { return output_.data() != nullptr; }
   int64_t piece() const { return piece_; }
   void arrive(int64_t end) { arrived_.store(end, std::memory_order_release); }
-  // Copies back an output that does not travel in pieces. Rethrows a failure of finished().
+  // Copies back an output that is not copied in pieces. Rethrows a failure of finished().
   void finish() {
     if (failure_) std::rethrow_exception(failure_);
     if (has_output() && !travels_in_pieces_) copy(0, output_.count());
@@ -119,9 +119,10 @@ class Staging::StagedTensor final : public Staged {
   std::exception_ptr failure_;
 };
 
-// One operation under way: its tensors and the two Works. Every function that a device, an engine
-// or a queue will call for the operation holds the Job. When the last of these functions is gone,
-// called or not, nothing else can end the user's Work, and the Job's destructor ends it.
+// One running operation: its tensors and its two Works. Every function that a device, an engine or
+// a queue will call for the operation holds the Job. When the last of these functions is gone,
+// called or not, nothing else can finish the user's Work. The Job's destructor then finishes it
+// with an error.
 struct Staging::Job {
   Job(std::shared_ptr<Engine> of, const std::string& name)
       : engine(std::move(of)),
@@ -137,26 +138,26 @@ struct Staging::Job {
   Job& operator=(const Job&) = delete;
 
   std::shared_ptr<Engine> engine;
-  Error given_up;                    // made early, while there is memory
-  bool is_promised = false;          // the user has the Work, and it is not over
-  std::shared_ptr<WorkState> outer;  // the user's
-  std::shared_ptr<WorkState> inner;  // the engine's
+  Error given_up;                    // the error for this case; made early, while there is memory
+  bool is_promised = false;          // the user has the Work, and it is not finished
+  std::shared_ptr<WorkState> outer;  // the Work of the user
+  std::shared_ptr<WorkState> inner;  // the Work of the engine
   std::vector<std::unique_ptr<Entry>> entries;
   std::deque<StagedTensor> tensors;
   std::vector<Tensor> sent_back;  // host memory of outputs that the library made
-  size_t outputs = 0;             // number of those outputs
-  std::atomic<size_t> left{0};    // first pieces that have not arrived
+  size_t outputs = 0;             // number of outputs that the library made
+  std::atomic<size_t> left{0};    // number of tensors whose first piece has not arrived
 
-  // Ends the user's Work. The Work's callbacks may call the device's runtime, which a host function
-  // in stream order must not, so this runs on the callbacks' thread.
+  // Finishes the user's Work. Its callbacks may call the device's runtime, which a host function in
+  // a stream must not do. So this runs on the callback thread.
   void finish(std::optional<Error> error) noexcept {
     is_promised = false;
     engine->end_part(*outer, std::move(error));
     engine->work_ended();
   }
 
-  // Counts the first piece of a tensor as arrived, mostly in stream order. The last call submits
-  // the operation.
+  // Counts the first piece of one tensor as arrived. It is usually called in stream order. The call
+  // for the last tensor submits the operation.
   static void arrive(const std::shared_ptr<Job>& job) {
     if (job->left.fetch_sub(1) != 1) return;
     try {
@@ -165,17 +166,17 @@ struct Staging::Job {
       fail(job);
     }
   }
-  // Fails the Job with the exception that is being handled. It may be called in stream order.
+  // Fails the Job with the exception that is being handled. May be called in stream order.
   static void fail(const std::shared_ptr<Job>& job) noexcept {
     job->forget();
     try {
       job->engine->post([job, error = staging_error(job->outer->name())] { job->finish(error); });
     } catch (const std::bad_alloc&) {
-      // There is no memory for this error. The Job's destructor reports its own, `given_up`.
+      // There is no memory for this error. The Job's destructor then reports the error `given_up`.
     }
   }
-  // Breaks the cycle of ownership if nothing was submitted: the engine's Work holds the Job, and
-  // the Job holds that Work.
+  // Drops the entries and the engine's Work if nothing was submitted. This breaks a cycle of
+  // ownership: the engine's Work holds the Job, and the Job holds that Work.
   void forget() {
     entries.clear();
     inner.reset();
@@ -197,8 +198,8 @@ Staging::~Staging() {
   try {
     runtime_.synchronize(stream_);
   } catch (const std::exception& error) {
-    // A device that failed for good returns an error from every call. The Works have the first of
-    // them.
+    // A device that failed for good returns an error from every call. The Works report its first
+    // error.
     engine_->log(LogLevel::warning,
                  fmt::format("rank {}: the end of {}'s stream was not seen: {}",
                              engine_->context().rank, to_string(device_), error.what()));
@@ -217,7 +218,8 @@ std::shared_ptr<WorkState> Staging::submit(std::string name,
     staging->copy_back(job, error);
   });
   job->entries = std::move(entries);
-  // This thread counts as one more, so nothing is submitted before all copies are in the stream.
+  // This thread counts as one more tensor, so nothing is submitted before all copies are in the
+  // stream.
   job->left = job->tensors.size() + 1;
   try {
     for (auto& tensor : job->tensors) copy_out(tensor, job);
@@ -265,9 +267,9 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
   span.end();
 }
 
-// An exception that is thrown here ends the user's Work. If the host function is in the stream,
-// that function ends the Work. Otherwise the Work ends once the stream is idle, since a copy may
-// still run.
+// Copies the results back. If something throws before the host function is in the stream, this
+// function finishes the user's Work once the stream is idle, because a copy may still run.
+// Otherwise the host function finishes the Work.
 void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) try {
   std::optional<Error> failed;
   try {
@@ -275,8 +277,8 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
     for (auto& tensor : job->tensors) tensor.finish();
     for (size_t i = 0; i < job->outputs; ++i) {
       const Tensor host = job->inner->output(i);
-      // This memory is not pinned, so its copy may block the callbacks' thread briefly. Pinning
-      // memory here could block that thread until the device is idle.
+      // The host memory of this output is not pinned, so its copy may block the callback thread
+      // briefly. Pinning it here could block that thread until the device is idle.
       const Tensor made(host.shape(), host.dtype(), device_);
       runtime_.copy(made.data(), host.data(), static_cast<size_t>(host.bytes()), stream_);
       job->sent_back.push_back(host);
@@ -291,14 +293,14 @@ void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exce
     try {
       job->engine->post([job, failed] { job->finish(failed); });
     } catch (const std::bad_alloc&) {
-      // The Job's destructor ends the Work when this function is destroyed.
+      // When this function object is destroyed, the Job's destructor finishes the Work.
     }
   });
 } catch (...) {
   try {
     runtime_.synchronize(stream_);
   } catch (const std::exception&) {
-    // The device failed for good and copies nothing more. The first of its errors is reported.
+    // The device failed for good and copies nothing more. Its first error is reported.
   }
   job->finish(staging_error(job->outer->name()));
 }

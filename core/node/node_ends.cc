@@ -53,7 +53,7 @@ void Node::on_farewell(int from, Farewell farewell) {
 
 void Node::handle_peer_events(Clock::time_point now) {
   while (const auto event = transport_.take_event()) {
-    posted_ = true;  // messages may arrive together with the event
+    posted_ = true;  // the event may make this rank send messages
     const auto state = peers_.on_end(event->peer, event->kind);
     if (state == Peers::State::here) continue;
     overseer_.left(event->peer);
