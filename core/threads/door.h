@@ -4,9 +4,9 @@
 
 namespace tutti {
 
-/// The program's calls look at the door instead of the node's phase. A broken or closed door
-/// refuses them. While the door is breaking, the error is known and Works are about to fail with
-/// it, but the memory of pending operations may still be in use, so calls are not refused yet.
+/// Decides whether the program's calls are accepted, whatever the node's phase is. A broken or
+/// closed door refuses calls. While the door is breaking, the error is already known and Works are
+/// about to fail. But operations may still use the program's memory, so calls are not refused yet.
 ///
 ///   open --close()--> closed --an error--> broken
 ///     |                                      ^
@@ -19,7 +19,7 @@ constexpr bool lets_in(Door door) { return door == Door::open || door == Door::b
 /// Returns the door after the program has closed its communicator.
 constexpr Door after_close(Door door) { return door == Door::open ? Door::closed : Door::broken; }
 
-/// Returns the door after the node has moved it to `said`, which is breaking or broken.
+/// Returns the door after the node has set it to `said`, which is breaking or broken.
 constexpr Door after_error(Door door, Door said) {
   return said == Door::broken || !lets_in(door) ? Door::broken : Door::breaking;
 }

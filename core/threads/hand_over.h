@@ -9,14 +9,15 @@
 
 namespace tutti {
 
-/// The program's threads put down here what they want done, and the holder of the token takes it
-/// from here. The lock also guards other data that those threads share. Two batches are swapped, so
-/// nothing is allocated in steady use.
+/// The program's threads put their requests here, and the thread that runs the engine takes them.
+/// The lock also guards other data that these threads share. There are two batches that are
+/// swapped, so that steady use allocates nothing.
 ///
-/// A thread that goes to sleep during a plan states how many bytes of that plan it waits for. Calls
-/// of this plan are quiet, which means that they wake nobody, until they add up to that many bytes.
+/// Before the thread that runs the engine sleeps during a plan (a recorded step), it states the
+/// number of bytes of that plan for which it waits. Calls of this plan do not wake it until they
+/// add up to that number.
 ///
-/// A Batch has a list `operations`.
+/// The type Batch must have a list `operations`.
 template <class Batch, class Sync = Threads>
 class HandOverOf {
  public:
@@ -24,14 +25,15 @@ class HandOverOf {
   Lock lock() const { return Lock(mutex_); }
 
   // --- the program's threads ---
-  /// Returns the batch that the holder of the token takes next.
+  /// Returns the batch that the engine takes next.
   Batch& offered(const Lock&) {
     Sync::writes(&offered_);
     return offered_;
   }
-  /// Returns the number of an operation that is put down now; the first one gets 1.
+  /// Returns the sequence number of an operation that is added now. The first one gets 1.
   uint64_t number(const Lock&) { return ++numbered_; }
-  /// Counts `bytes` that were put down. `fits`: the call belongs to `plan` and is as planned.
+  /// Counts `bytes` of an added operation. `fits` is true if the operation belongs to `plan` and is
+  /// as planned.
   void count(const Lock&, int64_t bytes, uint32_t plan, bool fits) {
     Sync::writes(&quiet_bytes_);
     offered_bytes_ += bytes;
@@ -43,14 +45,14 @@ class HandOverOf {
     return offered_bytes_ >= quiet_bytes_;
   }
 
-  // --- the door: any thread looks at it; it moves under the lock, so that no call enters once it
-  // is shut ---
+  // --- the door: any thread reads it; it changes under the lock, so that no call begins after it
+  // is closed ---
   Door door() const { return door_.load(); }
   bool lets_in() const { return tutti::lets_in(door()); }
   void move_door(const Lock&, Door to) { door_ = to; }
-  /// Takes no lock, because it is called after even making an error has failed.
+  /// Takes no lock, because it is called when even making an error has failed.
   void break_door() { door_ = Door::broken; }
-  /// Called when the program closes its communicator. Returns false if it had done so before.
+  /// Called when the program closes its communicator. Returns false if it was already closed.
   bool close(const Lock&) {
     Sync::writes(&is_closed_);
     if (std::exchange(is_closed_, true)) return false;
@@ -62,9 +64,9 @@ class HandOverOf {
     return is_closed_;
   }
 
-  // --- the holder of the token ---
-  /// Returns all that was put down since the last call. The caller empties it before the next call.
-  /// From here on every call of the program wakes the engine.
+  // --- the thread that runs the engine ---
+  /// Returns everything that was added since the last call. The caller must empty the batch before
+  /// the next call. From now on every call of the program wakes the engine.
   Batch& take() {
     const Lock lock(mutex_);
     Sync::writes(&offered_);
@@ -74,9 +76,9 @@ class HandOverOf {
     offered_bytes_ = quiet_bytes_ = 0;
     return taken_;
   }
-  /// Called before a sleep that shall last until `bytes` of this plan were put down, or, if `bytes`
-  /// is 0, until anything was. Returns false if something was put down after take(); the caller
-  /// must not sleep then.
+  /// Called before a sleep. The thread may sleep until `bytes` of this plan were added, or, if
+  /// `bytes` is 0, until anything was added. Returns false if something was added after take(). The
+  /// caller must then not sleep.
   bool be_quiet(int64_t bytes, uint32_t plan) {
     const Lock lock(mutex_);
     Sync::reads(&offered_);
@@ -89,17 +91,17 @@ class HandOverOf {
 
  private:
   typename Sync::template Atomic<Door> door_{Door::open};
-  mutable typename Sync::Mutex mutex_;  // guards the following
+  mutable typename Sync::Mutex mutex_;  // guards the members below
   Batch offered_;
   // While a thread sleeps during a plan, calls need not wake it before they add up to this many
-  // bytes of that plan. 0: every call wakes it.
+  // bytes of the plan. 0: every call wakes it.
   int64_t quiet_bytes_ = 0;
   uint32_t quiet_plan_ = 0;
   int64_t offered_bytes_ = 0;
   uint64_t numbered_ = 0;
   bool is_closed_ = false;
 
-  Batch taken_;  // the holder of the token alone touches it
+  Batch taken_;  // used only by the thread that runs the engine
 };
 
 }  // namespace tutti

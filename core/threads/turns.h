@@ -11,92 +11,92 @@
 
 namespace tutti {
 
-/// Decides whose turn it is to move the machine, which is an engine. Exactly one thread at a time
-/// holds the token and moves it. A thread that waits for something drives the machine itself. A
-/// blocking call takes the token from such a thread. When no thread waits, the background thread
-/// moves the machine, in serve(). The holder sleeps in one place, inside the machine, where the
-/// bell wakes it.
+/// Decides which thread runs the machine, which is an engine. Only the thread that holds the token
+/// runs it. A thread that waits for something runs the machine itself (it drives). A blocking call
+/// takes the token from such a thread. When no thread waits, the background thread runs the machine
+/// in serve(). The holder of the token sleeps in one place, inside the machine, where the bell
+/// wakes it.
 ///
 /// A Machine has the following functions. Only the holder of the token calls them, except sleep().
-///   guarded(function)   runs the function and handles what it throws; false: it threw
-///   step()              moves the machine; true: something moved. It silences the bell first
-///   arm()               prepares for sleep; false: something arrived, so it must not sleep
-///   wake_at()           when the next step is due if nothing arrives
-///   pending()           whether something waits for other ranks
-///   can_go_on()         whether the next step makes progress even if nothing arrives
+///   guarded(function)   runs the function and handles its exceptions; false: it threw
+///   step()              runs one step; true: there was progress. It silences the bell first
+///   arm()               prepares for sleep; false: something arrived, so do not sleep
+///   wake_at()           returns when the next step is due if nothing arrives
+///   pending()           returns whether something waits for other ranks
+///   can_go_on()         returns whether the next step makes progress even if nothing arrives
 ///   publish()           publishes the statistics
-/// Only serve() calls these:
-///   be_quiet()          declares which calls need not wake it; false: calls have arrived already
+/// Only serve() calls these functions:
+///   be_quiet()          declares which calls need not wake it; false: calls have already arrived
 ///   rests()             the background thread is about to sleep
-///   sleep(until)        sleeps until then, or until a peer or the bell wakes it; then it calls
-///                       slept() of the bell. The caller does not hold the token
-/// Only drive() calls these:
+///   sleep(until)        sleeps until that time, or until a peer or the bell wakes it, and then
+///                       calls slept() of the bell. The caller does not hold the token
+/// Only drive() calls these functions:
 ///   begin()             a driver has taken the token
-///   rest(until)         spins, yields, or sleeps until that time or an earlier one
+///   rest(until)         spins, yields, or sleeps, until that time at the latest
 template <class Sync = Threads>
 class TurnsOf {
  public:
   using Time = Clock::time_point;
 
-  /// The life of the background thread, and with it of all turns.
+  /// The life of the background thread, and of the whole object.
   ///
   ///   unborn --begin()--> serving --end()--> ending --serve() returns--> ended
   ///      |                                   ^    |                        |
   ///      +--------------end()----------------+    +----> stranded <--------+
   ///
-  /// It is stranded if a thread does not give the token back in time.
+  /// The life becomes stranded if a thread does not give the token back in time.
   enum class Life : uint8_t { unborn, serving, ending, ended, stranded };
 
   // --- threads that make blocking calls, and threads that try once ---
   bool try_take() { return token_.take(); }
-  /// Waits for the token. A thread that drives steps aside for it, and the caller then does that
-  /// thread's work too.
+  /// Waits for the token. A driver that holds it gives it up, and the caller then does the driver's
+  /// work too.
   void claim();
-  /// A thread that takes the token after this call may destroy the machine.
+  /// Gives the token back. From then on, another thread may take it and destroy the machine.
   void give() {
     if (!token_.put_back_unwanted()) give_to_another();
   }
 
   // --- turns of the threads that wait ---
-  /// Moves the machine, or sleeps while another thread does, until `done` or until that time. max()
-  /// means no time limit.
+  /// Runs the machine, or sleeps while another thread runs it, until `done` returns true or until
+  /// the time `until`. max() means no time limit.
   template <class Machine, class Done>
   void drive(Machine& machine, const Done& done, Time until);
-  /// Called by a driver that is about to give the token back. It makes sure that the background
-  /// thread wakes for everything that is still pending, and for the next deadline.
+  /// Called by a driver that is about to give the token back. Makes sure that the background thread
+  /// wakes for everything that is still pending, and for the next deadline.
   template <class Machine>
   void leave(Machine& machine);
-  /// Wakes drivers because something was done that they may wait for. The caller may have the token
-  /// or not.
+  /// Wakes drivers after an event for which they may wait. The caller may hold the token or not.
   void wake_drivers() {
     const std::lock_guard lock(mutex_);
     if (token_.waiting_drivers() > 0) drivers_.notify_all();
   }
 
   // --- the background thread ---
-  /// Waits for begin(), then moves the machine while no other thread does, until end().
+  /// Waits for begin(). Then runs the machine whenever no other thread does, until end().
   template <class Machine>
   void serve(Machine& machine);
-  /// Returns how often the background thread has slept.
+  /// Returns the number of times that the background thread has slept.
   uint64_t wakeups() const { return wakeups_; }
 
   // --- any thread ---
-  /// Lets the holder of the token look again at what waits. Never blocks.
+  /// Makes the holder of the token check again everything that waits. Never blocks.
   void wake() { bell_.ring(); }
   WakeBellOf<Sync>& bell() { return bell_; }
 
   Life life() const { return life_.load(); }
   bool is_ending() const { return life() >= Life::ending; }
-  /// Lets the background thread serve. Returns false if end() came before.
+  /// Lets the background thread run the machine. Returns false if end() was called earlier.
   bool begin();
-  /// Makes the background thread and all drivers leave.
+  /// Makes the background thread and all drivers stop.
   void end();
-  /// Waits after end() until serve() has returned or is about to. Returns false if the background
-  /// thread does not end in time, because it runs an update or an observer of the program. The
-  /// turns are stranded then.
+  /// Called after end(). Waits until serve() has returned or is about to return. Returns false if
+  /// the background thread does not end in time, because it runs an update or an observer of the
+  /// program. The life is then stranded.
   bool ended_by(Time deadline);
-  /// Takes the token for good, after end(). The thread that holds it ends its step, sees that all
-  /// is over and leaves. Returns false if it did not in time. The turns are stranded then.
+  /// Takes the token for ever, after end(). The thread that holds it finishes its step, notices the
+  /// end and gives it back. Returns false if that did not happen in time. The life is then
+  /// stranded.
   bool take_by(Time deadline);
 
  private:
@@ -106,31 +106,31 @@ class TurnsOf {
   static bool has_passed(Time time) { return time != Time::max() && Sync::now() >= time; }
   bool is_claimed() const { return claims_.load(std::memory_order_relaxed) > 0; }
   void give_to_another();
-  /// Wakes the thread that shall have the token next.
+  /// Wakes the thread that must get the token next.
   void hand_on(const Lock&);
   template <class Machine, class Done>
   void drive_until(Machine& machine, const Done& done, Time until);
-  /// Sleeps for kNap at most instead of arming the bells. While waiting threads come and go, as in
-  /// a loop of exchanges, they handle what arrives. A background thread that wakes then is only in
-  /// their way, and each of them would have to arm the bells that wake it. So it naps and looks
-  /// again once they stay away. It does not nap if calls of this rank ring its own bell, as all
-  /// calls do that return before they are over. Returns false if it does not nap now, or if its own
-  /// bell was rung.
+  /// Sleeps for at most kNap, without preparing the machine to wake it. Waiting threads that drive
+  /// often, as in a loop of exchanges, handle what arrives. Meanwhile a background thread that
+  /// wakes only disturbs them, and each of them would have to prepare the machine to wake it. So
+  /// the background thread naps, and checks again when no thread has driven for a while. It does
+  /// not nap if calls of this rank wake it, as asynchronous calls do. Returns false if it does not
+  /// nap now, or if the bell was rung.
   bool nap(Lock& lock);
 
   TokenOf<Sync> token_;
-  typename Sync::template Atomic<int> claims_{0};  // threads that sleep in claim()
+  typename Sync::template Atomic<int> claims_{0};  // number of threads that sleep in claim()
   typename Sync::template Atomic<Life> life_{Life::unborn};
   WakeBellOf<Sync> bell_;
   typename Sync::template Atomic<uint64_t> wakeups_{0};
-  // Only the background thread uses it. Its last wake came from a peer and not from bell_.
+  // Used only by the background thread. True if its last wake came from a peer and not from bell_.
   bool woken_by_peers_ = false;
 
-  typename Sync::Mutex mutex_;           // guards the following
-  typename Sync::Condition drivers_;     // all threads but the background thread
-  typename Sync::Condition background_;  // that thread alone, so notify_one() finds it
-  bool naps_ = false;                    // the background thread is in nap()
-  Time left_idle_at_;                    // when the last driver left, if nothing was pending then
+  typename Sync::Mutex mutex_;           // guards the members below
+  typename Sync::Condition drivers_;     // all threads except the background thread
+  typename Sync::Condition background_;  // only the background thread, so notify_one() wakes it
+  bool naps_ = false;                    // true while the background thread is in nap()
+  Time left_idle_at_;  // time when the last driver left, if nothing was pending then
   Time sleeping_until_ = Time::max();
 };
 
@@ -139,7 +139,7 @@ void TurnsOf<Sync>::claim() {
   Lock lock(mutex_);
   ++claims_;
   while (!token_.take_or_sleep()) {
-    // The holder may sleep in the poller.
+    // The holder of the token may sleep in the poller.
     wake();
     drivers_.wait(lock);
     token_.driver_wakes();
@@ -147,7 +147,7 @@ void TurnsOf<Sync>::claim() {
   --claims_;
 }
 
-// The mutex keeps take_by() from taking the token before this thread is done here.
+// The mutex keeps take_by() from taking the token before this thread has finished here.
 template <class Sync>
 void TurnsOf<Sync>::give_to_another() {
   Lock lock(mutex_);
@@ -175,8 +175,8 @@ void TurnsOf<Sync>::drive(Machine& machine, const Done& done, Time until) {
   Lock lock(mutex_);
   while (!done() && !has_passed(until)) {
     if (is_claimed()) {
-      // A blocking call of another thread needs the token itself. It also does the work that this
-      // thread waits for.
+      // A blocking call of another thread needs the token. That call also does the work for which
+      // this thread waits.
       token_.step_aside();
       hand_on(lock);
     } else if (token_.take_or_sleep()) {
@@ -186,8 +186,8 @@ void TurnsOf<Sync>::drive(Machine& machine, const Done& done, Time until) {
       static_cast<void>(token_.put_back());
       continue;
     }
-    // The holder may sleep in the poller and not know of an operation that this thread submitted
-    // quietly.
+    // The holder may sleep in the poller. It may not know of an operation that this thread
+    // submitted without waking it.
     wake();
     if (until == Time::max())
       drivers_.wait(lock);
@@ -204,8 +204,8 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   machine.begin();
   while (!done() && !has_passed(until) && !is_claimed()) {
     if (machine.step()) continue;
-    // A callback of another thread may have done it. Or a thread claims the token, and this step
-    // silenced the bell that it rang.
+    // A callback of another thread may have made it done. Or a thread claims the token, and this
+    // step silenced the bell with which that thread wanted to wake this one.
     if (done() || is_claimed()) break;
     machine.rest(until);
   }
@@ -213,9 +213,9 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   leave(machine);
 }
 
-// The background thread sleeps on what it armed before this thread drove. It must arm again if more
-// than that may arrive for this rank, or if something is due earlier. A napping background thread
-// does so by itself, unless something is pending that cannot wait for the end of the nap.
+// The background thread sleeps on what was armed before this thread drove. It must arm again if
+// more may arrive for this rank, or if something is due earlier. A napping background thread does
+// so by itself, unless something is pending that cannot wait for the end of the nap.
 template <class Sync>
 template <class Machine>
 void TurnsOf<Sync>::leave(Machine& machine) {
@@ -257,7 +257,7 @@ void TurnsOf<Sync>::serve(Machine& machine) {
   life_.wait(Life::unborn);
   Lock lock(mutex_);
   while (!is_ending()) {
-    // The mutex was free during a nap, so end() may have been called.
+    // During a nap the mutex was not held, so end() may have been called.
     if (nap(lock) || is_ending()) continue;
     if (!token_.take_in_background_or_park()) {
       background_.wait(lock);

@@ -11,7 +11,7 @@ namespace tutti {
 
 namespace {
 
-// kNextKey numbers the deaths that are being written. kCountKey counts those that are written.
+// kNextKey gives each death its index before it is written. kCountKey counts the written deaths.
 constexpr auto* kNextKey = "deaths/next";
 constexpr auto* kCountKey = "deaths/count";
 constexpr auto* kFirstErrorKey = "deaths/first_error";
@@ -30,7 +30,7 @@ const std::vector<Death>& DeathLog::look() {
   const auto written = count ? parse_integer(*count, 0, INT64_MAX) : std::nullopt;
   while (written && read_ < *written) {
     const auto text = store_->try_get(death_key(read_));
-    if (!text) break;  // the record with a later number was written first
+    if (!text) break;  // this record is not written yet, but a later one is
     ++read_;
     if (auto death = decode_death(*text)) deaths_.push_back(std::move(*death));
   }

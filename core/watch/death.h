@@ -9,36 +9,36 @@
 
 namespace tutti {
 
-/// A process as its launcher names it: the rank that it was started as, and how often that rank
-/// had been started before.
+/// Identifies a process for its launcher: the rank as which it was started, and the number of times
+/// that this rank had been started before.
 struct LaunchedRank {
   int rank = -1;
   int incarnation = 0;
   bool operator==(const LaunchedRank&) const = default;
 };
 
-/// A rank's end as a launcher saw it.
+/// The end of a rank's process, as a launcher saw it.
 struct Death {
   LaunchedRank who;
   int pid = 0;
-  int signal = 0;  // 0: it exited
+  int signal = 0;  // 0: the process exited
   int code = 0;
   std::string host = {};
   bool failed() const { return signal != 0 || code != 0; }
 };
 
-/// The deaths that a reader of the job's record knows.
+/// The deaths that a reader of the job's record has read so far.
 struct KnownDeaths {
-  std::vector<Death> deaths;  // in the order in which they were seen
-  bool is_all = false;        // no more can be read: no store or no thread
+  std::vector<Death> deaths;  // in the order in which the launchers saw them
+  bool is_all = false;        // no more can be read, because there is no store or no thread
 };
 
-/// Appends a death to the record in the job's store. Any process.
+/// Appends a death to the record in the job's store. Any process may call it.
 void append_death(Store& store, const Death& death);
 
-/// Reads the deaths of a job in the order in which they were seen. A look makes one request, and
-/// one more for each new death. It skips text that is not a record of a death. One thread at a
-/// time.
+/// Reads the deaths of a job in the order in which the launchers saw them. look() makes one
+/// request, and one more for each new death. Text that is not a record of a death is skipped. Only
+/// one thread at a time may use it.
 class DeathLog {
  public:
   explicit DeathLog(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -51,17 +51,17 @@ class DeathLog {
   std::vector<Death> deaths_;
 };
 
-/// A rank that closes because of an error of its own writes that into the job's store before its
-/// peers learn of it. The first record stays. If many ranks fail, the launcher finds there which
-/// one failed first. Any process.
+/// Writes into the job's store that this rank closes because of its own error. The rank calls this
+/// before its peers learn of the error. Only the first record is kept. If many ranks fail, the
+/// launcher reads there which one failed first. Any process may call it.
 void write_first_error(Store& store, LaunchedRank who);
-/// Returns nothing if there is no such record.
+/// Returns the record of write_first_error(), or nothing if there is none.
 std::optional<LaunchedRank> read_first_error(Store& store);
 
-/// Returns words of the form name=value, separated by blanks: "rank=3 incarnation=0 pid=4711
-/// signal=9 host=b" or "... code=1 host=b".
+/// Encodes a death as text of the form name=value, separated by blanks: "rank=3 incarnation=0
+/// pid=4711 signal=9 host=b" or "... code=1 host=b".
 std::string encode_death(const Death& death);
-/// Returns nothing for text that is not such a record.
+/// Decodes such text. Returns nothing if it is not the record of a death.
 std::optional<Death> decode_death(const std::string& text);
 
 /// Returns "was killed by signal 9 (Killed)" or "exited with code 1".

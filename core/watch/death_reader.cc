@@ -12,10 +12,10 @@ namespace tutti {
 
 struct DeathReader::State {
   std::shared_ptr<Store> store;
-  std::mutex mutex;  // guards the following
+  std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   KnownDeaths known;
-  bool has_news = false;  // since the last news()
+  bool has_news = false;  // `known` was read again since the last news()
   std::function<void()> on_news;
   bool is_reading = false;
   bool is_stopped = false;
@@ -47,7 +47,7 @@ void DeathReader::begin(Deadline end) {
     std::thread([state = state_, end] { look(state, end); }).detach();
     state_->is_reading = true;
   } catch (const std::system_error&) {
-    state_->known.is_all = state_->has_news = true;  // the system gives no thread
+    state_->known.is_all = state_->has_news = true;  // the system cannot make a thread
   }
 }
 
@@ -63,7 +63,7 @@ void DeathReader::stop() {
   state_->changed.notify_all();
 }
 
-// The body of the thread.
+// The function that the thread runs.
 void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
   constexpr auto kPause = std::chrono::milliseconds(5);
   DeathLog log(bounded(state->store, end));
@@ -78,7 +78,7 @@ void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
     }
     lock.lock();
     if (known.is_all)
-      state->known.is_all = true;  // the deaths that were known before stay
+      state->known.is_all = true;  // the deaths that were read before stay
     else
       state->known = std::move(known);
     state->has_news = true;

@@ -10,25 +10,25 @@
 
 namespace tutti {
 
-/// Reads the deaths that a launcher writes into the job's store, on a thread of its own. An engine
-/// uses the store through this class alone, so it never waits for a store that stopped with its
-/// launcher or answers late. The thread lives only from begin() to stop().
+/// Reads the deaths that launchers write into the job's store, on a separate thread. An engine
+/// accesses the store only through this class. So it never waits for a store that ended with its
+/// launcher or answers late. The thread exists only from begin() to stop().
 class DeathReader {
  public:
   explicit DeathReader(std::shared_ptr<Store> store);
-  /// Waits for a call of the store that is under way, for kLongestWait at most. A call that takes
-  /// longer goes on by itself and keeps the store alive.
+  /// If a call of the store is in progress, waits for it, for at most kLongestWait. A call that
+  /// takes longer goes on by itself and keeps the store alive.
   ~DeathReader();
   DeathReader(const DeathReader&) = delete;
 
-  /// Sets a function that the thread calls after each look, but never after the destructor.
+  /// Sets a function that the thread calls after each read, but never after the destructor.
   void on_news(std::function<void()> call);
-  /// Makes the thread look every few milliseconds until `end`, if it does not look already. Never
-  /// waits. Only one thread at a time may call this and news().
+  /// Makes the thread read every few milliseconds until `end`, unless it already does. Never
+  /// blocks. Only one thread at a time may call begin() and news().
   void begin(Deadline end);
-  /// Returns all known deaths if a look has ended since the last call, else nothing.
+  /// Returns all known deaths if a read has ended since the last call, else nothing.
   std::optional<KnownDeaths> news();
-  /// Makes the thread begin no further look.
+  /// Makes the thread stop after its current read.
   void stop();
 
   /// The longest time, in seconds, that a rank waits for the store.

@@ -37,15 +37,15 @@ Liveness::Result Liveness::tick(Clock::time_point now, bool pending) {
     probing_ = false;
     return result;
   }
-  // A gap between ticks means that this rank itself was stopped and did not listen. Then every
-  // peer's silence counts from now on.
+  // A gap between ticks means that this rank itself was stopped and received nothing. The silence
+  // of every peer is then counted from now on.
   if (!probing_ || now - last_tick_ > gap_) start(now);
   last_tick_ = now;
   const auto quiet = [&](int peer) { return now - quiet_since_[static_cast<size_t>(peer)]; };
   const auto is_asked = [&](int peer) {
     return peer != rank_ && !left_[static_cast<size_t>(peer)];
   };
-  // A peer that lives answers each ping.
+  // Every live peer answers each ping.
   const int size = static_cast<int>(heard_.size());
   for (int peer = 0; peer < size; ++peer)
     if (is_asked(peer) && quiet(peer) >= timeout_ / 2) result.silent.push_back(peer);

@@ -6,31 +6,33 @@
 
 namespace tutti {
 
-/// Decides which ranks to ping and which are silent. Pings are sent only while something is
+/// Decides which ranks to ping and which ranks are silent. Pings are sent only while something is
 /// pending. Pure: the time is an argument.
 class Liveness {
  public:
-  /// Awaited ranks are pinged every `interval` seconds, and at least twice a second.
+  /// Peers are pinged at least every `interval` seconds, and at least twice a second.
   Liveness(int rank, int size, double peer_timeout, double interval = kInterval);
 
   void heard(int peer, Clock::time_point when);
-  /// The peer closed or is known to be dead. It is not pinged any more and never counts as silent.
+  /// Records that the peer closed or is known to be dead. It is not pinged any more and never
+  /// counts as silent.
   void left(int peer) { left_[static_cast<size_t>(peer)] = true; }
   struct Result {
     std::vector<int> ping;
-    /// Set when a peer did not answer within peer_timeout: that peer and all that were quiet for
-    /// half of that time, longest first. If messages of several peers no longer arrive, one of
-    /// these is the cause.
+    /// Set if a peer did not answer within peer_timeout. It lists that peer and all peers that were
+    /// quiet for half of that time, longest first. If messages of several peers do not arrive any
+    /// more, one of these peers is the cause.
     std::vector<int> silent;
     Clock::time_point next = Clock::time_point::max();
   };
   Result tick(Clock::time_point now, bool pending);
-  /// Returns the seconds since this peer was last heard while something was pending; 0 otherwise.
+  /// Returns the seconds since this peer's last message, counted only while something is pending;
+  /// else 0.
   double quiet_seconds(int peer, Clock::time_point now) const;
-  /// Returns the seconds since a message of this peer arrived; infinity if none ever did.
+  /// Returns the seconds since this peer's last message, or infinity if none has arrived.
   double seconds_since_heard(int peer, Clock::time_point now) const;
 
-  /// A rank counts as alive if a message of it arrived within this many seconds.
+  /// A rank counts as alive if a message from it arrived within this many seconds.
   static constexpr double kEvidence = 1;
 
  private:
@@ -43,8 +45,9 @@ class Liveness {
   bool probing_ = false;
   Clock::time_point last_tick_;
   Clock::time_point next_ping_;
-  std::vector<Clock::time_point> quiet_since_;  // last message, or the start of the wait
-  std::vector<Clock::time_point> heard_;        // last message; the epoch: none
+  std::vector<Clock::time_point> quiet_since_;  // time of the last message, or of the start of the
+                                                // wait
+  std::vector<Clock::time_point> heard_;        // time of the last message; the epoch: none
   std::vector<bool> left_;
 };
 

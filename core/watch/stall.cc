@@ -30,8 +30,8 @@ std::string cause(int rank, const Negotiator::Waiting& waiting,
         "Rank {} waits in a blocking call of that name: a blocking call and an asynchronous one "
         "never meet. Call it the same way on all ranks.",
         rank);
-  // Names that this rank has asked for and other ranks have not. One of them may be a misspelling
-  // of the name that they wait for.
+  // Names that this rank has requested and other ranks have not. The name for which the other ranks
+  // wait may be misspelled as one of these.
   std::vector<std::string> extra;
   for (const auto& other : all)
     if (other.name != waiting.name &&

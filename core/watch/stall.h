@@ -10,18 +10,19 @@
 
 namespace tutti {
 
-/// Knowledge about a rank when a report is made.
+/// What is known about a rank when a report is made.
 struct RankKnowledge {
-  std::optional<RankStatus> status;  // from its last pong; nothing: none arrived
-  double heard_seconds = 0;          // since its last message; infinity: none arrived
-  bool is_stopped = false;           // the system shows its process, of this host, as stopped
+  std::optional<RankStatus> status;  // status in its last pong; nothing: no pong arrived
+  double heard_seconds = 0;          // seconds since its last message; infinity: none arrived
+  bool is_stopped = false;  // its process is on this host, and the system shows it as stopped
 };
 
-/// Returns a sentence about where a late rank is. It calls the rank alive only if it was heard
-/// within the last second. Pure.
+/// Returns a sentence that describes the state of a late rank. It calls the rank alive only if a
+/// message from it arrived within the last second. Pure.
 std::string describe_late_rank(int rank, const RankKnowledge& known);
 
-/// Returns one line that says for which ranks a name waits, since when, and the likely cause. Pure.
+/// Returns one line with the ranks for which a name waits, the time since when, and the likely
+/// cause. Pure.
 std::string stall_line(const Negotiator::Waiting& waiting,
                        const std::vector<Negotiator::Waiting>& all,
                        const std::vector<RankKnowledge>& ranks, Clock::time_point now);
@@ -30,10 +31,10 @@ std::string stall_line(const Negotiator::Waiting& waiting,
 class StallClock {
  public:
   explicit StallClock(double first) : first_(first) {}
-  /// Returns whether a report about something that has waited for `seconds` is due. `reported` is
-  /// how long it had waited at the last report (0: never).
+  /// Returns whether a report is due about a wait of `seconds`. `reported` is the number of seconds
+  /// it had waited at its last report (0: not reported yet).
   bool due(double seconds, double reported) const { return seconds >= next(reported); }
-  /// Returns the age at which the next report is due.
+  /// Returns the number of seconds of waiting at which the next report is due.
   double next(double reported) const;
 
  private:

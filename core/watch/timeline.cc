@@ -25,22 +25,22 @@ int64_t nanoseconds(Clock::duration time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
 }
 
-// Ranks of several hosts share no steady clock. The wall clock, read once, aligns them as well as
-// their hosts agree on the time.
+// Returns the nanoseconds to add to the steady clock to get the wall clock. Ranks on several hosts
+// have no common steady clock. The wall clock aligns them as well as their hosts agree on the time.
 int64_t wall_offset() {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() -
          nanoseconds(Clock::now().time_since_epoch());
 }
 
-// Returns microseconds, the format's unit, with three decimals.
+// Returns microseconds, the unit of the format, with three decimals.
 std::string micros(int64_t nanoseconds) {
   return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
 }
 
-/// Assigns the spans of one row to lanes, as few as possible, so that spans of one lane overlap
-/// only if they nest. Spans come in the order of their beginnings, and the longer first if these
-/// are equal.
+/// Assigns overlapping spans of one row to several lanes (rows of the drawing), as few as possible.
+/// Spans of one lane overlap only if they nest. Spans must be passed in order of their beginnings;
+/// among equal beginnings, the longer one first.
 class Lanes {
  public:
   size_t lane_of(Clock::time_point begin, Clock::time_point end, bool may_nest) {
@@ -59,7 +59,7 @@ class Lanes {
     Clock::time_point end;
     bool may_nest;
   };
-  std::vector<std::vector<Open>> open_;  // per lane: spans that are not over, outer first
+  std::vector<std::vector<Open>> open_;  // per lane: spans that have not ended, outer first
 };
 
 }  // namespace
@@ -105,8 +105,8 @@ void Timeline::instant(std::string_view row, std::string_view name, Clock::time_
   span(row, name, when, when);
 }
 
-// Each line has the event's time in nanoseconds since 1970 (or nothing), a tab, and the rest of the
-// event without its opening brace.
+// Returns one line per event. It has the event's time in nanoseconds since 1970 (or nothing), a
+// tab, and the rest of the event without its opening brace.
 std::string Timeline::stop() {
   const std::lock_guard lock(mutex_);
   on_ = false;
@@ -173,8 +173,8 @@ std::vector<Line> lines_of(const std::vector<std::string>& ranks) {
 
 }  // namespace
 
-// Times count from the first event. Readers take them as doubles, which would round times since
-// 1970 to a quarter of a microsecond.
+// Times are written relative to the first event. Readers parse them as doubles, which would round
+// times since 1970 to a quarter of a microsecond.
 void write_timeline(const std::string& file, const std::vector<std::string>& ranks) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(file.c_str(), "w"),
                                                             &std::fclose);

@@ -13,37 +13,37 @@
 
 namespace tutti {
 
-/// Events of one rank in Chrome's trace format. It is off unless started. Recording an event takes
-/// a few tens of nanoseconds. After a million events the rest is only counted. Any thread.
+/// Records events of one rank in Chrome's trace format. It is off until started. Recording an event
+/// takes a few tens of nanoseconds. After a million events, further events are only counted. Any
+/// thread may use it.
 ///
-/// Spans of one row that overlap get rows of their own below it ("negotiated", "negotiated 2"),
-/// because the format only allows spans that follow each other or lie within each other.
+/// Overlapping spans of one row are drawn on extra rows below it ("negotiated", "negotiated 2"),
+/// because the format allows only spans that follow each other or nest.
 class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
-  /// If `has_clock` is false, it knows only the times that it is given.
+  /// If `has_clock` is false, it never reads a clock and uses only the times passed in.
   explicit Timeline(int rank, bool has_clock = true) : rank_(rank), has_clock_(has_clock) {}
   bool on() const { return on_; }
-  /// Returns the time of an event that happens now, in a step that began at `step`. While it
-  /// records, this is the exact time, so that the events of one step keep their order; otherwise it
-  /// is `step`.
+  /// Returns the time to record for an event of a step that began at `step`. While it records, this
+  /// is the current time, so that the events of one step keep their order. Otherwise it is `step`.
   Clock::time_point exact(Clock::time_point step) const {
     return on_ && has_clock_ ? Clock::now() : step;
   }
   void start();
-  /// Ends recording and returns the events in the form that write_timeline() takes.
+  /// Ends recording and returns the events in the form that write_timeline() expects.
   std::string stop();
 
-  /// Records a span on a named row of this rank. A span that would end before it begins becomes
-  /// empty. That happens because a caller may know only the time of its step.
+  /// Records a span on a named row of this rank. A span whose end is before its beginning becomes
+  /// empty. This happens because a caller may know only the time of its step.
   void span(std::string_view row, std::string_view name, Clock::time_point begin,
             Clock::time_point end, std::string_view detail = {});
-  /// Records a span of the program's own, which may lie within another one of its row.
+  /// Records a span of the program's own. It may nest in another span of its row.
   void nested_span(std::string_view row, std::string_view name, Clock::time_point begin,
                    Clock::time_point end);
   void instant(std::string_view row, std::string_view name, Clock::time_point when);
-  /// Returns a recorder for a launch on a device. The launch's parts become spans of that name on
-  /// rows "device: pack" and so on. The recorder may outlive this object. Returns null while it is
-  /// off.
+  /// Returns a recorder for a launch on a device. The parts of the launch become spans called
+  /// `name` on the rows "device: pack" and so on. The recorder may outlive this object. Returns
+  /// null while the timeline is off.
   std::shared_ptr<const DeviceSpans> device_spans(std::string name);
 
  private:
@@ -62,8 +62,8 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   uint64_t dropped_ = 0;
 };
 
-/// Writes a complete trace of the ranks' events. Times count from the first event. Throws Error(io)
-/// that names the file.
+/// Writes the events of all ranks into one trace file. Times are relative to the first event.
+/// Throws Error(io) that names the file.
 void write_timeline(const std::string& file, const std::vector<std::string>& ranks);
 
 }  // namespace tutti

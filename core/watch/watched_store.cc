@@ -28,7 +28,7 @@ class WatchedStore final : public Store {
         return store_->get(key, slice.when() < deadline.when() ? slice : deadline);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::timeout) throw;
-        check();  // before the deadline, as a caller may wait less than a slice at a time
+        check();  // before the deadline check, as a caller may wait for less than one slice
         if (deadline.passed()) throw;
       }
     }
@@ -42,9 +42,9 @@ class WatchedStore final : public Store {
   std::string local_address() const override { return store_->local_address(); }
 
  private:
-  static constexpr double kSlice = 0.1;  // seconds between looks
+  static constexpr double kSlice = 0.1;  // seconds between two checks
 
-  // Calls look_ without the lock, because it asks the store, which may take its time.
+  // Calls look_ without the lock, because look_ accesses the store, which may be slow.
   void check() {
     std::unique_lock lock(mutex_);
     if (is_looking_ || !next_look_.passed()) return;
@@ -67,7 +67,7 @@ class WatchedStore final : public Store {
 
   const std::shared_ptr<Store> store_;
   const std::function<void()> look_;
-  std::mutex mutex_;  // guards the following
+  std::mutex mutex_;  // guards the members below
   bool is_looking_ = false;
   Deadline next_look_ = Deadline::after(kSlice);
 };
