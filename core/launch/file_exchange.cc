@@ -30,7 +30,7 @@ std::string read_private_file(const std::string& folder, const std::string& name
                   fmt::format("rank 0 left no address in {}/{} before the deadline; if ranks do "
                               "not share that folder, use srun --mpi=pmi2 or set TUTTI_SECRET",
                               folder, name));
-    // Nothing notifies this host of a file that another host writes, so this polls.
+    // This host gets no notification of a file that another host writes, so this polls.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }

@@ -33,12 +33,14 @@ class Family {
                        [&](const char* variable) { return has(variable); });
   }
 
-  // Throws if only some of the variables are set. One that is set shows that this launcher is
-  // there.
+  // Throws unless all of the variables are set. The error names a variable that is set, if any, and
+  // one that is missing.
   void need_all(std::span<const char* const> variables, std::string_view advice = "") const {
     const auto present =
         std::find_if(variables.begin(), variables.end(), [&](auto* name) { return has(name); });
-    if (present == variables.end()) text(variables.front());  // others of this launcher are set
+    if (present == variables.end())
+      text(variables.front());  // throws: other variables of this
+                                // launcher are set
     for (const char* variable : variables)
       if (!has(variable))
         throw not_usable(fmt::format("{} of {} is set, but {} is missing; set all of {}, or none{}",
@@ -63,7 +65,7 @@ class Family {
     return static_cast<int>(*value);
   }
 
-  // Reads rank and size, which must fit each other.
+  // Reads rank and size, and checks that they fit each other.
   void place(LauncherInfo& launch, const std::string& rank, const std::string& size) const {
     place_in(launch.rank, launch.size, rank, size);
     launch.launcher = launcher_;
@@ -105,7 +107,7 @@ bool detect_tutti(const Environment& environment, LauncherInfo& launch) {
     family.need_all(kLocal);
     family.place_locally(launch, "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE");
   }
-  launch.sources.clear();  // the table itself reads these variables
+  launch.sources.clear();  // the settings table itself reads these variables
   if (launch.size > 1 && !family.has("TUTTI_STORE"))
     throw not_usable(
         fmt::format("TUTTI_SIZE={} ranks must meet somewhere, but TUTTI_STORE is missing "
@@ -127,7 +129,7 @@ bool detect_torchrun(const Environment& environment, LauncherInfo& launch) {
   launch.meeting = Meeting::address;
   launch.host = family.text("MASTER_ADDR");
   if (launch.host.empty()) throw not_usable("MASTER_ADDR= (set by torchrun) is not a host");
-  // MASTER_PORT itself belongs to torchrun's own store.
+  // MASTER_PORT is used by torchrun's own store.
   launch.port = family.number("MASTER_PORT", 1, 65534) + 1;
   const auto optional = [&](const char* name) { return family.has(name) ? family.text(name) : ""; };
   launch.public_secret =
@@ -159,14 +161,14 @@ bool detect_pmix(const Environment& environment, LauncherInfo& launch) {
   family.need_all(kNames);
   launch.launcher = "PMIx";
   launch.rank = family.number("PMIX_RANK", 0, kHighestRank);
-  launch.size = launch.rank + 1;  // a lower bound until the server is asked
+  launch.size = launch.rank + 1;  // a lower bound until the server reports the size
   launch.sources["TUTTI_RANK"] = "PMIX_RANK";
   launch.meeting = Meeting::pmix;
   launch.sizes_from_pmix = true;
   return true;
 }
 
-// Reads this step's tasks on this node from Slurm's list of all nodes.
+// Reads the number of this step's tasks on this node from Slurm's list of all nodes.
 void place_on_slurm_node(const Family& family, LauncherInfo& launch) {
   const auto& list = family.text("SLURM_STEP_TASKS_PER_NODE");
   const auto counts = expand_task_counts(list);
@@ -194,7 +196,7 @@ bool detect_pmi(const Environment& environment, LauncherInfo& launch) {
   if (!family.has_any(kNames)) return false;
   family.need_all(kNames);
   family.place(launch, kNames[0], kNames[1]);
-  // The protocol itself does not provide local ranks; each of its launchers has its own variables.
+  // The protocol does not provide local ranks; each launcher has its own variables for them.
   if (family.has_any(kLocal)) {
     family.need_all(kLocal);
     family.place_locally(launch, kLocal[0], kLocal[1]);
@@ -207,8 +209,9 @@ bool detect_pmi(const Environment& environment, LauncherInfo& launch) {
   return true;
 }
 
-// A Slurm step without PMI offers no channel. With TUTTI_SECRET in the job's environment all ranks
-// compute the same address. Otherwise rank 0 leaves address and secret in a file.
+// Chooses how the ranks of a Slurm step without PMI meet, because Slurm offers no channel between
+// them. If TUTTI_SECRET is in the job's environment, all ranks compute the same address. Otherwise
+// rank 0 leaves the address and a secret in a file.
 void meet_in_slurm(const Family& family, LauncherInfo& launch) {
   const auto optional = [&](const char* name) {
     return family.has(name) ? family.text(name) : "0";
@@ -217,7 +220,7 @@ void meet_in_slurm(const Family& family, LauncherInfo& launch) {
                                family.text("SLURM_STEP_ID"), optional("SLURM_RESTART_COUNT"));
   if (!family.has("TUTTI_SECRET") && !family.has("TUTTI_SECRET_FD")) {
     launch.meeting = Meeting::file;
-    // A new controller starts job ids from the beginning; srun's port distinguishes such jobs.
+    // A restarted controller reuses job ids. The port of srun distinguishes such jobs.
     launch.file = fmt::format("slurm-{}-{}", job, optional("SLURM_SRUN_COMM_PORT"));
     if (launch.file.find('/') != launch.file.npos)
       throw not_usable(
@@ -231,13 +234,13 @@ void meet_in_slurm(const Family& family, LauncherInfo& launch) {
         "SLURM_STEP_NODELIST={} (set by Slurm) is not a list of hosts like n[1-3,07]", list));
   launch.meeting = Meeting::address;
   launch.host = launch.local_size == launch.size ? "127.0.0.1" : hosts->first;
-  // This is below the range from which Linux assigns ports by itself.
+  // This range is below the range from which Linux assigns ports automatically.
   launch.port = 20'000 + static_cast<int>(hash_text(job) % 12'000);
 }
 
 bool detect_slurm(const Environment& environment, LauncherInfo& launch) {
   const Family family(environment, "Slurm");
-  // A batch script's own shell looks like rank 0 of all tasks, but is in no step.
+  // The shell of a batch script has the variables of rank 0, but belongs to no step.
   if (!family.has("SLURM_STEP_ID")) return false;
   family.place(launch, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
   place_on_slurm_node(family, launch);

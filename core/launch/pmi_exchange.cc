@@ -15,18 +15,18 @@ namespace tutti {
 
 namespace {
 
-// Longer than any valid answer to our commands.
+// This is longer than any valid answer to the commands used here.
 constexpr size_t kLongestLine = 4096;
 constexpr const char* kPmiKey = "tutti-meeting";
 
-// Exchanges lines of "name=value name=value". Each command gets one answer.
+// A connection that exchanges lines of "name=value name=value". Each command gets one answer.
 class PmiConnection {
  public:
   PmiConnection(int descriptor, Deadline deadline) : descriptor_(descriptor), deadline_(deadline) {}
 
   using Answer = std::map<std::string, std::string>;
 
-  // Sends `command` and returns the answer, which must be called `expected`.
+  // Sends `command` and returns the answer. The answer's cmd must be `expected`.
   Answer ask(const std::string& command, const std::string& expected) {
     send_line("cmd=" + command + "\n");
     const auto line = read_line();
@@ -106,7 +106,7 @@ class PmiConnection {
 }  // namespace
 
 std::string share_over_pmi(int descriptor, int rank, std::string_view text, Deadline deadline) {
-  // The launcher serves only one client in the life of a process.
+  // The launcher serves only one PMI client per process.
   if (::dlsym(RTLD_DEFAULT, "MPI_Init") != nullptr)
     throw Error(ErrorCode::unavailable,
                 "this program is linked with MPI, which needs the launcher's PMI for itself; give "

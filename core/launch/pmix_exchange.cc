@@ -17,8 +17,8 @@ namespace tutti {
 namespace {
 
 // The part of libpmix.so.2's binary interface that is used here (PMIx standard 3 and 4, chapters
-// "Data structures" and "Client interfaces"), declared by hand so that neither building nor running
-// Tutti needs the library.
+// "Data structures" and "Client interfaces"). It is declared by hand so that neither building nor
+// running Tutti needs the library.
 struct PmixProcess {
   char space[256];
   uint32_t rank;
@@ -34,7 +34,7 @@ struct PmixValue {
       char* name;
       char* value;
       char separator;
-    } largest;  // kind of value that needs most space
+    } largest;  // the type of value that needs most space
   } data;
 };
 struct PmixInfo {
@@ -50,7 +50,7 @@ constexpr uint8_t kGlobalScope = 3;
 constexpr uint32_t kAnyRank = UINT32_MAX - 1;
 constexpr const char* kPmixKey = "tutti-meeting";
 
-// State of a fence whose callback may still run after nobody waits for it any more.
+// The state of a fence. The fence's callback may still run after the caller has stopped waiting.
 struct FenceState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -79,7 +79,7 @@ class PmixClient::Implementation {
   }
 
   ~Implementation() {
-    // If a fence did not end, finalizing would wait for it.
+    // If a fence has not ended, finalize_() would wait for it.
     if (!fence_pending_) finalize_(nullptr, 0);
     // The library stays loaded, because it leaves thread-specific keys and exit handlers behind.
   }
@@ -142,8 +142,8 @@ class PmixClient::Implementation {
     return Value(value, std::free);
   }
 
-  // Waits until all ranks have arrived, and collects everybody's data. Uses the call that does not
-  // block, because a rank may never arrive.
+  // Waits until all ranks have arrived, and collects the data of all ranks. Uses the nonblocking
+  // call, because a rank may never arrive.
   void fence(Deadline deadline) {
     PmixInfo collect{};
     std::strcpy(collect.key, "pmix.collect");

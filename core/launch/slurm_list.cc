@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMostEntries = 65'536;
-// DNS limits names to this length.
+// DNS limits host names to this length.
 constexpr size_t kLongestHost = 255;
 
 bool is_number(std::string_view text) {
@@ -19,10 +19,10 @@ bool is_number(std::string_view text) {
 
 struct Numbers {
   std::string first;
-  size_t count = 0, longest = 0;  // number of values, digits of the longest
+  size_t count = 0, longest = 0;  // number of values, and number of digits of the longest
 };
 
-// Parses the inside of brackets, such as "1-3,07".
+// Parses the text between two brackets, such as "1-3,07".
 std::optional<Numbers> read_ranges(std::string_view text) {
   Numbers numbers;
   for (const auto& range : split_text(text, ',')) {
@@ -40,8 +40,8 @@ std::optional<Numbers> read_ranges(std::string_view text) {
   return numbers;
 }
 
-// Parses one name with any number of brackets in it. Returns how many hosts it names, and the
-// first.
+// Parses one name with any number of brackets in it. Returns the number of hosts that it names, and
+// the first host.
 std::optional<HostList> read_name(std::string_view text) {
   HostList hosts{"", 1};
   size_t longest = 0;
@@ -65,7 +65,7 @@ std::optional<HostList> read_name(std::string_view text) {
   return hosts;
 }
 
-// Splits at the commas that are outside brackets.
+// Splits `text` at the commas that are outside brackets.
 std::optional<std::vector<std::string>> split_names(std::string_view text) {
   std::vector<std::string> parts{""};
   bool inside = false;

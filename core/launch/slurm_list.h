@@ -7,21 +7,21 @@
 
 namespace tutti {
 
-/// The number of hosts in a list, and the first name.
+/// The number of hosts in a list, and the name of the first host.
 struct HostList {
   std::string first;
   size_t count = 0;
 };
 
 /// Parsers of Slurm's compressed lists. Both return nothing for text that is not such a list, and
-/// for a list of more than 65,536 entries.
+/// for a list with more than 65,536 entries.
 
-/// "n[1-3,07],login" means n1 n2 n3 n07 login. Several brackets in one name multiply. Leading zeros
-/// set a width: "n[08-10]" means n08 n09 n10. A short text may name 65,536 hosts, so they are
-/// counted, and only the first name is made.
+/// Parses a list of hosts: "n[1-3,07],login" means n1 n2 n3 n07 login. A name with several brackets
+/// stands for all combinations. Leading zeros set a width: "n[08-10]" means n08 n09 n10. A short
+/// text may name 65,536 hosts. So the hosts are only counted, and only the first name is built.
 std::optional<HostList> read_host_list(std::string_view text);
 
-/// "4,1(x2)" means 4 1 1. Returns how many tasks each node has.
+/// Parses the number of tasks on each node: "4,1(x2)" means 4 1 1.
 std::optional<std::vector<int>> expand_task_counts(std::string_view text);
 
 }  // namespace tutti

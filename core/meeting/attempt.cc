@@ -14,19 +14,20 @@ namespace tutti {
 
 namespace {
 
-// The ranks' places are stored in blocks. Each rank then reads a few keys instead of one per rank,
-// and no value becomes too long for the store.
+// The ranks' places (where each rank runs) are stored in blocks. Each rank then reads a few keys
+// instead of one per rank, and no value becomes too long for the store.
 constexpr int kBlock = 64;
 constexpr char kBetweenPlaces = '\0';
 
-// A launcher needs a moment to see how a rank ended, and a rank needs one to publish why it gave
-// up.
+// Seconds to wait for the cause of a failure. A launcher needs some time to notice how a rank
+// ended. A rank needs some time to publish why it gave up.
 constexpr double kPatienceForCauses = 0.3;
-// After this many seconds one rank reports who is missing. It repeats this at growing intervals.
+// After this many seconds, one rank reports which ranks are missing. It repeats the report at
+// growing intervals.
 constexpr double kFirstReport = 5;
 
-// Returns the key that marks one rank as done with `part`. The key `part` itself counts these
-// ranks.
+// Returns the key that marks one rank as done with `part`. The key `part` itself holds the number
+// of these ranks.
 std::string key_of(const char* part, int rank) { return fmt::format("{}/{}", part, rank); }
 
 std::string block_key(int block) { return fmt::format("places/{}", block); }
@@ -60,7 +61,8 @@ Attempt::Attempt(const Options& options, const Membership& membership)
 
 std::shared_ptr<Attempt> Attempt::begin(const Options& options, const Membership& membership) {
   std::shared_ptr<Attempt> attempt(new Attempt(options, membership));
-  // The watched store holds the attempt weakly, because a backend may keep the store for longer.
+  // The watched store has only a weak pointer to the attempt, because a backend may keep the store
+  // for longer.
   attempt->watched_ = make_watched_store(attempt->store_, [weak = std::weak_ptr(attempt)] {
     if (const auto attempt = weak.lock()) attempt->look();
   });
@@ -86,8 +88,8 @@ std::vector<Place> Attempt::meet() {
                       "TUTTI_CONNECT_TIMEOUT too short?",
                       options_.rank, seconds_waited(), format_rank_set(late), options_.size))
           .with_rank(late.front());
-    // All places are there, so one rank wrote its place and ended before it was counted. The ranks
-    // will find out which one it was as they connect.
+    // All places are there. So one rank wrote its place and ended before it increased the count.
+    // The ranks will find out which rank it was when they connect.
     gather_places();
     places = read_places();
   }
@@ -110,14 +112,15 @@ std::vector<Place> Attempt::read_places() {
   return places;
 }
 
-// A timeout may also come from another rank, or be the error that ended the parent.
+// Returns whether the error only means that this rank's own deadline has passed. A timeout may also
+// come from another rank, or be the error that ended the parent communicator.
 bool Attempt::is_own_deadline(const Error& error) const {
   return error.code() == ErrorCode::timeout && membership_.deadline.passed() &&
          dynamic_cast<const ToldError*>(&error) == nullptr;
 }
 
-// Stores the blocks of places, for all ranks. If the place of a rank that was counted is missing,
-// all keys of the attempt have been erased.
+// Stores the blocks of places, for all ranks. If the place of a counted rank is missing, all keys
+// of the attempt have been erased.
 void Attempt::gather_places() {
   for (int first = 0; first < options_.size; first += kBlock) {
     std::string block;
@@ -142,7 +145,7 @@ void Attempt::all_connected() {
   } catch (const Error& error) {
     if (!is_own_deadline(error)) throw;
     const auto late = missing("connected");
-    // The last rank may have ended before it was counted.
+    // The last rank may have ended before it increased the count.
     if (late.empty()) return failure_.succeed();
     failure_.fail(
         Error(ErrorCode::timeout,
@@ -150,16 +153,16 @@ void Attempt::all_connected() {
                           "theirs; did it die, or is TUTTI_CONNECT_TIMEOUT too short?",
                           options_.rank, seconds_waited(), format_rank_set(late), options_.size))
             .with_rank(late.front()));
-    // failure_.fail() returns if the others had decided just before that all are connected.
+    // failure_.fail() returns if the ranks decided just before that all are connected.
   }
 }
 
 void Attempt::fail(const Error& error) {
-  // The others have left the attempt, so there is nobody to inform.
+  // The other ranks have left the attempt, so no rank needs to be informed.
   if (const auto* forgotten = dynamic_cast<const ForgottenAttempt*>(&error))
     throw ForgottenAttempt(*forgotten);
   const bool blames = error.rank() >= 0 && error.rank() != options_.rank;
-  // Some backends wait for another rank's key and report only that the deadline has passed.
+  // Some backends wait for another rank's key and only report that the deadline has passed.
   const bool was_late = is_own_deadline(error);
   if (blames || was_late) {
     const bool saw_end =
@@ -177,7 +180,7 @@ void Attempt::fail(const Error& error) {
       throw;
     } catch (const Error& cause) {
       if (cause.code() == ErrorCode::peer_lost) throw;
-      // The store is gone. This rank's own error is the best cause that it knows.
+      // The store is gone. This rank's own error is then the best known cause.
     }
   }
   keep_deaths();
@@ -187,7 +190,7 @@ void Attempt::fail(const Error& error) {
 
 // --- what ends it -------------------------------------------------------------------------------
 
-// Ends the attempt if there is a reason. After success, the communicator deals with what happens.
+// Ends the attempt if there is a reason. After its success, the communicator handles all failures.
 void Attempt::look() {
   if (failure_.look()) return;
   throw_first_death();
@@ -200,7 +203,7 @@ void Attempt::look() {
 void Attempt::throw_first_death() {
   const auto& deaths = deaths_.look();
   for (size_t i = members_.empty() ? membership_.first_death : 0; i < deaths.size(); ++i) {
-    const auto death = deaths[i];  // a copy: keep_deaths() looks again, and the list may move
+    const auto death = deaths[i];  // a copy, because keep_deaths() may reallocate the list
     const int rank = rank_of(death);
     if (rank < 0 || rank == options_.rank) continue;
     keep_deaths();
@@ -214,7 +217,7 @@ void Attempt::throw_first_death() {
 }
 
 // Returns the member that died, or -1 if the process was not a member. Before all places are known,
-// a death counts for the rank that the process was launched as, unless another process has
+// the dead process counts as the rank as which it was launched, unless another process has
 // published its place as that rank.
 int Attempt::rank_of(const Death& death) {
   if (!members_.empty()) {
@@ -229,13 +232,14 @@ int Attempt::rank_of(const Death& death) {
   return is_dead ? death.who.rank : -1;
 }
 
-// Lets the next attempt of a first communicator wait for the processes that replace the dead.
+// Stores the number of known deaths. The next attempt of a first communicator then waits for the
+// processes that replace the dead ones.
 void Attempt::keep_deaths() noexcept {
   try {
     if (membership_.members.empty())
       store_->set_once(kDeathsKey, std::to_string(deaths_.look().size()));
   } catch (const Error&) {
-    // Without the number, the next attempt fails once more because of these deaths.
+    // Without this number, the next attempt fails once more because of the same deaths.
   }
 }
 
@@ -247,12 +251,13 @@ std::vector<int> Attempt::missing(const char* part) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < options_.size; ++rank)
     if (!store_->try_get(key_of(part, rank))) ranks.push_back(rank);
-  throw_if_forgotten();  // last, because another rank's key may be erased before this rank's
+  throw_if_forgotten();  // comes last, because another rank's key may be erased before this rank's
+                         // key
   return ranks;
 }
 
-// This rank's place is written before anything can fail, so its absence means that the keys are
-// gone.
+// Throws if the attempt's keys were erased. This rank writes its place before anything can fail, so
+// a missing place means that the keys are gone.
 void Attempt::throw_if_forgotten() const {
   if (!store_->try_get(place_key(options_.rank))) throw ForgottenAttempt(options_.rank);
 }

@@ -15,65 +15,67 @@
 
 namespace tutti {
 
-/// How long a rank that has its communicator waits at most for the store while it tidies up there.
+/// The greatest number of seconds that a connected rank waits for the store while it erases keys.
 inline constexpr double kLeaveSeconds = 5;
 
-/// Everything that a new communicator needs beside its options.
+/// Everything that a new communicator needs in addition to its options.
 struct Membership {
   std::shared_ptr<Store> root;     // the job's store
-  std::shared_ptr<void> listener;  // on rank 0 if it serves the store: see ServedStore
+  std::shared_ptr<void> listener;  // set on rank 0 if it serves the store: see ServedStore
   std::string path;                // prefix of this attempt's keys in the root store
-  PlaceRecord own;                 // what this rank writes there
+  PlaceRecord own;                 // this rank's own record in the store
   Deadline deadline = Deadline::never();
-  Clock::time_point begin = Clock::now();  // when this rank began to wait for the others
-  // The next three are set if the ranks are members of another communicator. For each member, in
-  // rank order, they hold the rank as which it was launched and its number among the job's ranks on
-  // its host. `inheritance` is what the other communicator's backend hands to this one's.
+  Clock::time_point begin = Clock::now();  // time when this rank began to wait for the other ranks
+  // The next three fields are set if the ranks are members of another communicator, their parent.
+  // `members` and `local_ranks` have one entry per member, in rank order: the rank as which it was
+  // launched, and its index among the job's ranks on its host. `inheritance` is what the parent's
+  // backend passes on to the new backend.
   std::vector<LaunchedRank> members;
   std::vector<int> local_ranks;
   std::shared_ptr<Inheritance> inheritance;
-  // Set in the same case. Returns the error that ended the other communicator, once there is one.
-  // The error's rank is the rank among these members, or -1 if it is not a member. The error ends
+  // Also set only if there is a parent. Returns the error that ended the parent, if any. The
+  // error's rank is the rank among the members, or -1 if that rank is not a member. The error ends
   // every wait of the attempt.
   std::function<std::optional<Error>()> parents_end;
-  // Set for a first communicator (see core/meeting/rounds.h). `round` is its round. Deaths before
-  // index `first_death` are older than the round: they are ignored until the members are known.
+  // Set for a first communicator (see core/meeting/rounds.h). `round` is the index of its round.
+  // Deaths with an index below `first_death` are older than the round. They are ignored until the
+  // members are known.
   int64_t round = -1;
   size_t first_death = 0;
 };
 
-/// The store no longer has the attempt's keys. The others went on or gave the attempt up while this
-/// rank was stopped or cut off.
+/// The store does not have the attempt's keys any more. While this rank was stopped or
+/// disconnected, the other ranks continued without it or gave the attempt up.
 class ForgottenAttempt : public Error {
  public:
   explicit ForgottenAttempt(int own);
 };
 
-/// One attempt of some ranks to become a communicator, under its own keys in the store. It succeeds
-/// for all of them or fails for all of them, because the first rank that writes the outcome
-/// decides. It fails if a rank dies meanwhile, or if the communicator that these ranks are members
-/// of ends. One thread makes the calls; any thread may call store().
+/// One attempt of several ranks to become a communicator, with its own keys in the store. It
+/// succeeds for all ranks or fails for all, because the first rank that writes the result decides.
+/// It fails if a rank dies meanwhile, or if the parent communicator ends. Only one thread makes the
+/// calls, but any thread may call store().
 class Attempt {
  public:
   static std::shared_ptr<Attempt> begin(const Options& options, const Membership& membership);
   Attempt(const Attempt&) = delete;
 
-  /// The store by which the ranks exchange data while they connect. Its waits end once the attempt
-  /// has failed.
+  /// Returns the store through which the ranks exchange data while they connect. Its waits end when
+  /// the attempt has failed.
   const std::shared_ptr<Store>& store() const { return watched_; }
-  /// Publishes where this rank runs, and returns where all ranks run once all have published it.
-  /// Throws Error(timeout | version | mismatch | peer_lost | unavailable), which names the rank
-  /// that is missing, dead or different. This and the two calls below may also throw
+  /// Publishes where this rank runs. Returns where each rank runs, once all ranks have published
+  /// it. Throws Error(timeout | version | mismatch | peer_lost | unavailable), which names the rank
+  /// that is missing, different or dead. Like all_connected() and fail(), it may also throw
   /// ForgottenAttempt.
   std::vector<Place> meet();
-  /// Publishes that this rank has its connections. Returns once all ranks have theirs.
+  /// Publishes that this rank is connected. Returns when all ranks are connected.
   void all_connected();
   /// Ends the attempt for all ranks. Throws the cause: the first death, the failure that another
-  /// rank published first, or this error.
+  /// rank published first, or `error`.
   [[noreturn]] void fail(const Error& error);
 
   static std::string place_key(int rank);
-  /// Key, in a failed attempt of a first communicator, of the number of deaths known at that time.
+  /// Key in the store of the number of known deaths when an attempt of a first communicator failed.
   static constexpr auto* kDeathsKey = "deaths";
 
  private:
@@ -88,20 +90,20 @@ class Attempt {
   bool is_own_deadline(const Error& error) const;
   void throw_if_forgotten() const;
   std::vector<int> missing(const char* part) const;
-  /// Returns how long this rank has waited, for a message. It is rounded to 0.01 s, because the
-  /// deadline began a moment earlier or later: 0.299 is shown as 0.3.
+  /// Returns the seconds that this rank has waited, for a message. They are rounded to 0.01 s,
+  /// because the deadline began slightly earlier or later: 0.299 is shown as 0.3.
   double seconds_waited() const;
 
   const Options options_;
   const Membership membership_;
-  const std::shared_ptr<Store> store_;  // of this attempt alone
+  const std::shared_ptr<Store> store_;  // contains only this attempt's keys
   const ToldFailure failure_;
   std::shared_ptr<Store> watched_;
   // The fields below are used by one thread at a time, in look().
   DeathLog deaths_;
-  std::vector<LaunchedRank> members_;  // empty until they are known
-  double report_after_;                // seconds
-  const char* awaited_ = "place";      // key that a missing rank has not yet written
+  std::vector<LaunchedRank> members_;  // empty until the members are known
+  double report_after_;                // in seconds
+  const char* awaited_ = "place";      // name of the key that a missing rank has not written yet
 };
 
 }  // namespace tutti

@@ -42,7 +42,7 @@ void open_store(const Options& options, Membership& membership) {
   }
 }
 
-// Sets each rank's number among the job's ranks on its host.
+// Sets for each rank its index among the job's ranks on its host.
 void number_places(Context& context, const Membership& membership) {
   const auto hosts = context.hosts();
   for (size_t i = 0; i < hosts.size(); ++i)
@@ -53,7 +53,7 @@ void number_places(Context& context, const Membership& membership) {
             : membership.local_ranks[i];
 }
 
-// Returns the backend that `auto` stands for.
+// Returns the backend that the setting `auto` chooses.
 std::string_view choose_backend(const std::vector<Place>& places, const Options& options) {
   std::set<std::string> hosts;
   std::set<std::pair<int64_t, int>> processes;
@@ -61,7 +61,7 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
     hosts.insert(place.host);
     processes.insert({place.pid_space, place.pid});
   }
-  // All ranks use one GPU, so they can share its memory.
+  // All ranks use the same GPU, so they can share its memory.
   const auto& device = places.front().device;
   if (hosts.size() == 1 && !device.empty() &&
       std::all_of(places.begin(), places.end(),
@@ -73,7 +73,7 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
   return hosts.size() == places.size() ? "tcp" : "hierarchical";
 }
 
-// Returns the error of a rank that cannot go on because of its own limits.
+// Converts an exception to the error of a rank that has reached one of its own limits.
 Error own_failure(int rank, const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
     return Error(ErrorCode::out_of_memory,
@@ -92,7 +92,7 @@ Error own_failure(int rank, const std::exception& error) {
       .with_rank(rank);
 }
 
-// Fills in everything that a backend may know before its ranks have met.
+// Sets everything that a backend may know before its ranks have met.
 Context make_context(const Options& options, const Membership& membership) {
   Context context;
   context.rank = options.rank;
@@ -129,7 +129,7 @@ Membership join_job(const Options& options) {
 
 std::shared_ptr<Engine> make_engine(const Options& options, const Membership& membership) {
   const auto attempt = Attempt::begin(options, membership);
-  std::shared_ptr<Engine> engine;  // outlasts the failure's report
+  std::shared_ptr<Engine> engine;  // lives longer than the report of a failure
   const auto fail = [&](const Error& error) {
     if (engine) engine->abandon();
     attempt->fail(error);
@@ -150,8 +150,8 @@ std::shared_ptr<Engine> make_engine(const Options& options, const Membership& me
     context.plugins = {};
     context.inheritance = nullptr;
     context.store = nullptr;
-    // A forked child that destroys its last handle leaves the thread, the sockets and the rings
-    // alone.
+    // If a forked child destroys its last handle, the thread, the sockets and the rings are not
+    // touched.
     engine = {new Engine(options, std::move(context), std::move(backend),
                          std::make_unique<DeathReader>(membership.root)),
               DeleteWhereMade<Engine>()};

@@ -19,8 +19,8 @@ namespace tutti {
 
 namespace {
 
-// Identifies a boot of a machine. Only ranks with the same boot and the same network namespace can
-// share memory and a Unix socket.
+// Returns the id of the current boot of this machine. Only ranks with the same boot id and the same
+// network namespace can share memory and a Unix socket.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -44,8 +44,8 @@ std::string host_name() {
   return name;
 }
 
-// Returns "rank 0 HAVE A, rank 1 HAVE B" with the lower rank first, so that all ranks report the
-// same text.
+// Puts two ranks and their values into `format`, for example "rank 0 HAVE A, rank 1 HAVE B". The
+// lower rank comes first, so that all ranks report the same text.
 std::string side_by_side(const std::string& format, int theirs, const std::string& a, int ours,
                          const std::string& b) {
   const bool first = theirs < ours;

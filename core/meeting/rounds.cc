@@ -13,16 +13,17 @@ namespace tutti {
 
 namespace {
 
-// Keys of the job: the first round that is not forgotten, and the number of deaths known before it.
+// Keys of the job: the first round that is still in the store, and the number of deaths known
+// before it.
 constexpr auto* kFirstKey = "first";
 constexpr auto* kDeathsBeforeKey = "deaths";
-// Keys of a round: the number of ranks that have left it, and a mark that all have.
+// Keys of a round: the number of ranks that have left it, and a mark that all ranks have left.
 constexpr auto* kLeftKey = "left";
 constexpr auto* kEmptyKey = "empty";
 
 enum class RoundState : uint8_t { open, failed, connected, empty };
 
-// One rank's view of the job's rounds.
+// One rank's view of the job's rounds (attempts to make a first communicator).
 class Rounds {
  public:
   Rounds(const Options& options, std::shared_ptr<Store> root)
@@ -33,7 +34,7 @@ class Rounds {
     return make_prefix_store(root_, path(round) + "/");
   }
   int64_t first() const { return number_at(fmt::format("{}/{}", options_.job, kFirstKey)); }
-  // Returns how many deaths were known when the previous round ended.
+  // Returns the number of deaths that were known when the previous round ended.
   size_t deaths_before(int64_t round) const {
     if (round == 0) return 0;
     const auto forgotten = number_at(fmt::format("{}/{}", options_.job, kDeathsBeforeKey));
@@ -56,7 +57,8 @@ class Rounds {
 RoundState Rounds::state_of(int64_t round) const {
   const auto store = this->store(round);
   try {
-    // It looks as none of the round's ranks, because a rank's number may have been different then.
+    // It looks at the result without being a rank of the round, because this rank's number may have
+    // been different then.
     if (!ToldFailure(*store, "attempt", -1, INT_MAX).look()) return RoundState::open;
     return store->try_get(kEmptyKey) ? RoundState::empty : RoundState::connected;
   } catch (const ToldError&) {
@@ -64,17 +66,18 @@ RoundState Rounds::state_of(int64_t round) const {
   }
 }
 
-// Erases the rounds up to `last` that no rank needs any more; this rank is or was in round `last`.
-// Several ranks may do this at once. The number of the first round only grows, and it grows before
-// the keys are erased. A rank that finds a round without keys therefore sees from that number that
-// the round is over.
+// Erases the rounds up to `last` that no rank needs any more. This rank is or was in round `last`.
+// Several ranks may do this at the same time. The index of the first round only grows, and it grows
+// before the keys are erased. So if a rank finds a round without keys, it sees from that index that
+// the round has ended.
 void Rounds::forget(int64_t last) const {
   const int64_t first = this->first();
   int64_t end = first;
   for (int64_t round = first; round <= last; ++round) {
     const auto state = state_of(round);
-    // Two threads of a rank may be in two different rounds at once. A rank that is killed before it
-    // leaves its round delays the others' cleanup by kKeptRounds rounds at most.
+    // Two threads of one rank may be in two different rounds at the same time. A rank that is
+    // killed before it leaves its round delays the other ranks' cleanup by at most kKeptRounds
+    // rounds.
     const bool is_old = last - round >= kKeptRounds;
     if (state == RoundState::open || (state == RoundState::connected && !is_old)) break;
     if (state == RoundState::empty || is_old) end = round + 1;
@@ -96,7 +99,7 @@ Error two_processes(int rank) {
 
 enum class Holder : uint8_t { this_call, this_process, earlier_incarnation, another };
 
-// Tries to take this rank's place in an attempt, and returns which process has the place now.
+// Tries to enter this rank into an attempt. Returns which process has entered as this rank.
 Holder take_place(const PlaceRecord& own, int rank, Store& store) {
   const auto written = encode_place(own);
   const auto stands = store.set_once(Attempt::place_key(rank), written);
@@ -116,7 +119,7 @@ Holder take_place(const PlaceRecord& own, int rank, Store& store) {
              : Holder::another;
 }
 
-// Fails the round for the ranks that still wait in it for the process that this one replaces.
+// Fails the round for ranks that still wait in it for the earlier process that this one replaces.
 void end_round(const Options& options, Store& store) {
   try {
     ToldFailure(store, "attempt", options.rank, options.size)
@@ -133,27 +136,28 @@ std::string been_key(const PlaceRecord& own) {
   return fmt::format("been/{}/{}", own.place.world_rank, own.place.incarnation);
 }
 
-// Returns true if no other call of this process, under any rank, has been in the attempt.
+// Returns true if no other call of this process, as any rank, was in the attempt.
 bool is_new_here(const PlaceRecord& own, Store& store) {
   const auto written = fmt::format("{} {}", own.place.pid, own.call);
   return store.set_once(been_key(own), written) == written;
 }
 
-// Returns whether the attempt is over. It throws a failure once per process, even if the process
-// comes later, so that all ranks retry together. It does not throw a failure that names this rank:
-// the others published that one because this rank was missing. A restarted process does not throw
-// either, because the failure concerns the process that it replaces.
+// Returns whether the attempt has ended. A failure is thrown once per process, even if the process
+// comes later, so that all ranks retry together. Two kinds of failures are not thrown. If the
+// failure names this rank, the other ranks published it because this rank was missing. If this
+// process was restarted, the failure concerns the process that it replaces.
 bool is_over(const Options& options, const PlaceRecord& own, const Rounds& rounds, int64_t round) {
   const auto store = rounds.store(round);
   try {
-    // It looks as none of the round's ranks, because a rank's number may have been different then.
+    // It looks at the result without being a rank of the round, because this rank's number may have
+    // been different then.
     return ToldFailure(*store, "attempt", -1, INT_MAX).look();
   } catch (const ToldError& failure) {
     const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
     if (concerns && is_new_here(own, *store)) {
       if (rounds.first() <= round) throw Error(failure);
-      // The store forgot the round after it returned the failure, and with it the note that this
-      // process had seen the failure.
+      // The store erased the round after it returned the failure. So it also lost the note that
+      // this process has seen the failure.
       store->erase(been_key(own));
     }
     return true;
@@ -175,7 +179,7 @@ void enter_round(const Options& options, Membership& membership) {
     if (is_over(options, own, rounds, round)) continue;
     const auto holder = take_place(own, options.rank, *store);
     if (const auto now_first = rounds.first(); now_first > round) {
-      // The store has just forgotten the round, so the place taken in it does not count.
+      // The store has just erased the round, so entering it does not count.
       if (holder == Holder::this_call) store->erase(Attempt::place_key(options.rank));
       round = now_first - 1;
       continue;
@@ -189,8 +193,8 @@ void enter_round(const Options& options, Membership& membership) {
       if (round - first >= kKeptRounds) rounds.forget(round);
       return;
     }
-    // Otherwise another thread of this process has the place, for another communicator. This call
-    // then takes part in the next round. The ranks make their communicators in the same order.
+    // Otherwise another thread of this process is in this round, for another communicator. This
+    // call then takes part in the next round. All ranks make their communicators in the same order.
     if (holder == Holder::earlier_incarnation) end_round(options, *store);
   }
 }
@@ -203,7 +207,7 @@ void leave_round(const Options& options, const Membership& membership) noexcept 
     store->set(kEmptyKey, "yes");
     rounds.forget(membership.round);
   } catch (const std::exception&) {
-    // The store is gone with its keys, or the keys stay like those of a round in which a rank died.
+    // Either the store is gone with its keys, or the keys stay as in a round in which a rank died.
   }
 }
 

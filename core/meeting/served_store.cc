@@ -13,9 +13,9 @@ namespace tutti {
 
 namespace {
 
-// Passes the server's log lines to the sink of the latest communicator while that communicator
-// lives, and to standard error afterwards. The objects that a program's sink refers to may be gone
-// by then.
+// Passes the server's log lines to the log sink of the latest communicator while that communicator
+// lives. Afterwards they go to standard error, because objects that the program's sink uses may be
+// gone.
 class Listeners : public std::enable_shared_from_this<Listeners> {
  public:
   void tell(LogLevel level, std::string_view line) {
@@ -35,7 +35,7 @@ class Listeners : public std::enable_shared_from_this<Listeners> {
     if (own == last_) sink_ = log_up_to(limit_, nullptr);
   }
 
-  std::mutex mutex_;  // guards the following and the calls of sink_
+  std::mutex mutex_;  // guards the members below and the calls of sink_
   LogSink sink_;
   LogLevel limit_ = LogLevel::warning;
   uint64_t last_ = 0;
@@ -51,8 +51,8 @@ struct Servers {
   std::mutex mutex;
   std::map<std::string, Server> by_address;  // guarded by mutex
 
-  // OpenSSL cleans up at exit. Initializing it first makes that happen after the servers are
-  // destroyed.
+  // OpenSSL cleans up at exit. Because it is initialized here first, it does so after the servers
+  // are destroyed.
   Servers() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
 };
 
@@ -62,13 +62,13 @@ ServedStore serve_store(const Options& options, const std::string& host, int por
   static Servers servers;
   const std::lock_guard lock(servers.mutex);
   auto& entry = servers.by_address[fmt::format("{} {} {}", host, port, options.secret)];
-  if (entry.made.forked()) entry = Server();  // the parent serves that one
+  if (entry.made.forked()) entry = Server();  // in a fork: the parent process serves that store
   auto listener = entry.listeners->listen(options.log_level, options.log);
   if (!entry.server)
     entry.server = std::make_shared<TcpStoreServer>(
         host, port, options.secret,
         [to = entry.listeners](LogLevel level, std::string_view line) { to->tell(level, line); });
-  // Before the listener is removed, it receives the lines that are still due.
+  // Before the listener is removed, it receives the log lines that are still pending.
   void* const own = listener.get();
   return {
       entry.server->local(),

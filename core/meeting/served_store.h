@@ -8,15 +8,15 @@
 
 namespace tutti {
 
-/// A store that rank 0 serves itself.
+/// A store that rank 0 itself serves.
 struct ServedStore {
   std::shared_ptr<Store> store;
-  std::shared_ptr<void> listener;  // while it lives, the server's log lines go to Options::log
+  std::shared_ptr<void> listener;  // while it exists, the server's log lines go to Options::log
 };
 
-/// Serves the store at this address, or returns the one that this process already serves there. The
-/// process serves it until it exits, so the ranks can meet in it again after a failed create() and
-/// after a communicator is gone. Throws what TcpStoreServer throws.
+/// Serves the store at this address, or returns the store that this process already serves there.
+/// The process serves it until it exits. So the ranks can meet in it again after a failed create()
+/// and after a communicator is gone. Throws the errors of TcpStoreServer.
 ServedStore serve_store(const Options& options, const std::string& host, int port);
 
 }  // namespace tutti
