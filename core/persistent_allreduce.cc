@@ -63,8 +63,7 @@ class PersistentAllreduce::Plan {
   std::vector<Piece> pieces_;
   Scale prescale_;
   bool packs_ = true;
-  std::byte* memory_ = nullptr;  // flags of all ranks (the board), then the packed input, then its
-                                 // result
+  std::byte* memory_ = nullptr;  // all ranks' flags (the board), then packed input, then result
   bool is_shared_ = false;       // memory_ is shared with other processes
   std::byte* data_ = nullptr;    // memory that this rank's peers read
   std::byte* result_ = nullptr;

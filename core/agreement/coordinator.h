@@ -61,8 +61,7 @@ class Coordinator {
   // A join counts after the rank's earlier requests. If those used ids that the coordinator has
   // forgotten, the join waits until the rank has sent those requests again in full.
   struct AskedAgain {
-    int count = 0;  // resend messages without answer yet; an empty `requests` message ends each
-                    // answer
+    int count = 0;       // unanswered resend messages; an empty `requests` message ends an answer
     bool joins = false;  // the rank has requested a join meanwhile
   };
   std::vector<AskedAgain> asked_again_;

@@ -18,14 +18,14 @@ enum class MessageType : uint8_t {
   answers = 1,      // the coordinator to all: operations to run, in order, and plans
   resend = 2,       // the coordinator to a rank: send the requests with these forgotten ids in full
   plan_joined = 3,  // any rank to the coordinator: it has begun to follow plan n
-  plan_failed = 4,  // any rank to the coordinator: plan n does not fit; the missing tensors
+  plan_failed = 4,  // any rank to the coordinator: plan n does not fit; lists the missing tensors
   plan_left = 5,    // any rank to the coordinator: it has finished all operations of plan n
   veto = 6,         // any rank to all: bucket s of plan n will be dropped
   ping = 7,
   pong = 8,            // the answer to a ping: a RankStatus, for reports
   fault = 9,           // any rank to all: this error ended its communicator
   timeline = 10,       // any rank to rank 0 when it closes: a part of its events
-  leaving = 11,        // any rank to all: it closes; what it has finished (Farewell)
+  leaving = 11,        // any rank to all: it closes; with its Farewell
   pair_left = 12,      // a rank to its peer: from use u of pair p on, it asks rank 0 again
   pair_recalled = 13,  // a rank to its peer: leave pair p now, unless it has launched use u
 };
@@ -39,9 +39,8 @@ struct RankStatus {
   uint64_t next_tag = 0;        // the rank has launched the negotiated operations before this one
   uint64_t outstanding = 0;     // number of operations for which it waits
   uint64_t blocking_calls = 0;  // number of blocking calls that it has made
-  std::string blocking = {};  // the blocking call in which it has been waiting for a while; empty:
-                              // none
-  bool joined = false;        // a thread of the rank waits until all ranks have joined
+  std::string blocking = {};    // the blocking call in which it has waited for long; empty: none
+  bool joined = false;          // a thread of the rank waits until all ranks have joined
 };
 
 struct Veto {

@@ -226,8 +226,8 @@ bool Negotiator::complete(const Pending& pending) const {
     if (pending.count == 2) return true;
     const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                     [](const auto& request) { return request.has_value(); });
-    return joined_[static_cast<size_t>((*first)->signature.root)];  // the joined rank will not
-                                                                    // request it
+    return joined_[static_cast<size_t>((*first)->signature.root)];  // the other rank requests
+                                                                    // nothing
   }
   if (pending.count + joined_count_ < size_) return false;
   for (size_t rank = 0; rank < joined_.size(); ++rank)

@@ -27,8 +27,8 @@ struct Plan {
     Signature signature;
     bool cut = false;                 // may not share a bucket with tensors before it
     std::vector<int64_t> rows = {};   // the rows of its Response; empty for an allreduce
-    std::vector<int64_t> given = {};  // if parts are exchanged: the rows that this rank sends to
-                                      // each rank; see told_to()
+    std::vector<int64_t> given = {};  // if parts are exchanged: rows sent to each rank; see
+                                      // told_to()
 
     /// Returns the answer with which the tensor was negotiated.
     Response answer() const;

@@ -33,11 +33,9 @@ struct Signature {
   double prescale = 1.0;
   double postscale = 1.0;
   int64_t place = -1;  // id of the ranks' GradientArena, and byte offset in it; -1: not in an arena
-  int64_t begin = 0;   // elements before this index are already reduced (set after a plan was given
-                       // up)
+  int64_t begin = 0;   // earlier elements are already reduced (set when a plan failed)
   uint64_t layout = 0;   // hash of the strides, or of the arrays in the arena; 0: row-major memory
-  bool updates = false;  // each rank updates an optimizer's arrays from the result, or from its
-                         // share of it
+  bool updates = false;  // an optimizer's arrays are updated from the result
   std::string group;     // empty: not in a group
   int32_t group_size = 0;
   Shape shape;
@@ -51,8 +49,7 @@ struct Signature {
 struct Request {
   std::string name;
   Signature signature;
-  std::vector<int64_t> rows;  // if parts are exchanged: rows to each rank; if root deals: rows of
-                              // each rank
+  std::vector<int64_t> rows;  // parts exchanged: rows to each rank; root deals: rows of each rank
   int64_t output_rows = -1;   // rows of the caller's output; -1: the caller gave none
   bool after_wait = false;    // the submitting thread waited for another operation just before
   bool join = false;          // the rank is out of data; all other fields are ignored
@@ -73,8 +70,7 @@ struct Response {
   std::optional<Error> error;   // the same on every rank
   bool all_joined = false;      // the answer to a join; rows = {last rank to join}
   bool after_wait = false;  // all ranks' requests had after_wait; used for rank 0's plans, not sent
-  int64_t pair = -1;  // send, recv: id of the prepared pair that the ranks use from the next time
-                      // on; -1: none
+  int64_t pair = -1;        // send, recv: id of the prepared pair for later uses; -1: none
 };
 
 /// Returns the number of rows that rank `rank` gets if `rows` rows are divided equally. The lowest

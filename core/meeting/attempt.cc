@@ -251,8 +251,7 @@ std::vector<int> Attempt::missing(const char* part) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < options_.size; ++rank)
     if (!store_->try_get(key_of(part, rank))) ranks.push_back(rank);
-  throw_if_forgotten();  // comes last, because another rank's key may be erased before this rank's
-                         // key
+  throw_if_forgotten();  // last, because another rank's key may be erased before this rank's
   return ranks;
 }
 

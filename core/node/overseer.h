@@ -75,8 +75,7 @@ class Overseer {
   std::vector<std::optional<RankStatus>> statuses_;  // status in each peer's last pong
   std::string never_meets_;  // error text about calls that seem unable to match
   Clock::time_point never_meets_since_;
-  Clock::time_point next_ = Clock::time_point::min();  // time of the next look(); min: nothing was
-                                                       // pending
+  Clock::time_point next_ = Clock::time_point::min();  // next look(); min: nothing was pending
 };
 
 }  // namespace tutti

@@ -105,8 +105,7 @@ class Scheduler {
   uint64_t allocations() const { return pool_.allocations() + allocations_; }
 
  private:
-  static constexpr int kMostRunning = 8;  // greatest number of negotiated operations that run at
-                                          // the same time
+  static constexpr int kMostRunning = 8;  // limit of negotiated operations at the same time
   void finish(Entry* entry, const Error* error) { hooks_.finish({&entry, 1}, error); }
   /// Sends this rank's pending join to rank 0, unless it was sent before. Does nothing while
   /// another operation must be requested first.
@@ -180,17 +179,15 @@ class Scheduler {
   std::vector<std::unique_ptr<Run>> runs_;
   int running_[2] = {0, 0};  // number of running operations: negotiated, of the plan
   PreparedPairs pairs_;
-  std::vector<Entry*> behind_pairs_;  // outstanding; requested when running uses of pairs have
-                                      // ended
+  std::vector<Entry*> behind_pairs_;  // outstanding; requested when pairs' running uses have ended
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
   PlanFollower plan_;
-  std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan: its Run while it does
-                                                 // not run
+  std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan: its Run while not
+                                                 // running
   std::vector<Entry*> over_;                     // scratch
-  std::vector<std::pair<Entry*, int>> doomed_;   // can never complete, because the rank (second)
-                                                 // left
+  std::vector<std::pair<Entry*, int>> doomed_;   // cannot complete, because this rank left
   // The time since which cancelled runs have not ended.
   std::optional<Clock::time_point> cancelled_since_;
   Clock::time_point next_deadline_ = Clock::time_point::max();

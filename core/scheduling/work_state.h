@@ -116,12 +116,10 @@ class WorkState {
   Completion completion_;
   std::atomic<bool> is_on_its_way_{false};
   std::atomic<int> source_{-1};       // the rank whose data a receive got
-  DeviceRuntime* runtime_ = nullptr;  // null: host memory; does not change after the user has the
-                                      // Work
+  DeviceRuntime* runtime_ = nullptr;  // null: host memory; fixed after the user has the Work
   Device device_;                     // the device of its tensors; does not change either
-  uint64_t* gate_ = nullptr;     // becomes 1 when streams may go on (set by the host or in stream
-                                 // order)
-  std::vector<Tensor> outputs_;  // guarded, like received_, by the completion's mutex
+  uint64_t* gate_ = nullptr;          // becomes 1 when streams may go on
+  std::vector<Tensor> outputs_;       // guarded, like received_, by the completion's mutex
   std::vector<int64_t> received_;
 };
 

@@ -53,8 +53,7 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   bool serve_store = false;  // TUTTI_SERVE_STORE: rank 0 serves the store, because no launcher does
   std::shared_ptr<Store> store_object = {};  // in code only, for ranks that are threads
   std::string job = "job";                   // TUTTI_JOB: separates jobs that share a store
-  std::string secret = {};  // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET; erased from the
-                            // environment when read
+  std::string secret = {};  // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET; erased when read
   std::string network_interface = {};  // TUTTI_INTERFACE: name or address; empty: automatic
   // TUTTI_TCP_SOCKETS: connections between two ranks; several help if the network limits each one
   int tcp_sockets = 1;
@@ -82,10 +81,9 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
 
   int64_t fusion_bytes = 4 << 20;      // TUTTI_FUSION_BYTES: size of a bucket; 0: no fusion
   int64_t partition_bytes = 16 << 20;  // TUTTI_PARTITION_BYTES: larger tensors are cut into pieces
-  int64_t cache_capacity = 4096;  // TUTTI_CACHE_CAPACITY: names that messages replace by a number;
-                                  // 0: none
-  bool replay = true;             // TUTTI_REPLAY: repeated steps need no negotiation
-  int replay_after = 3;           // TUTTI_REPLAY_AFTER: equal steps before they are replayed
+  int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: names that have a number; 0: none
+  bool replay = true;                  // TUTTI_REPLAY: repeated steps need no negotiation
+  int replay_after = 3;                // TUTTI_REPLAY_AFTER: equal steps before they are replayed
   /// TUTTI_MIXED_DEVICES: the tensors of one name may be in host memory on one rank and on a GPU on
   /// another. All of them then travel through host memory.
   bool mixed_devices = false;

@@ -11,8 +11,7 @@ struct Statistics {
   uint64_t tensors = 0;     // tensors of allreduces; a blocking call in shared memory counts as one
   uint64_t buckets = 0;     // fused buckets launched, and replayed operations of other kinds
   uint64_t replayed_buckets = 0;  // those of `buckets` that needed no negotiation
-  uint64_t vetoed_buckets = 0;    // replayed buckets that a rank vetoed; their tensors were
-                                  // negotiated again
+  uint64_t vetoed_buckets = 0;    // replayed buckets that a rank refused (vetoed)
   uint64_t plans_locked = 0;      // number of times that replay began
   uint64_t data_messages = 0;     // sent by this rank
   uint64_t data_bytes = 0;        // in data_messages

@@ -39,8 +39,8 @@ class WakeBellOf {
  private:
   typename Sync::Bell bell_;
   typename Sync::template Atomic<bool> is_rung_{false};
-  typename Sync::template Atomic<bool> may_be_stray_{false};  // the bell may be rung although the
-                                                              // flag is clear
+  typename Sync::template Atomic<bool> may_be_stray_{false};  // the bell may be rung without the
+                                                              // flag
 };
 
 using WakeBell = WakeBellOf<>;

@@ -45,8 +45,7 @@ class Liveness {
   bool probing_ = false;
   Clock::time_point last_tick_;
   Clock::time_point next_ping_;
-  std::vector<Clock::time_point> quiet_since_;  // time of the last message, or of the start of the
-                                                // wait
+  std::vector<Clock::time_point> quiet_since_;  // last message, or the start of the wait
   std::vector<Clock::time_point> heard_;        // time of the last message; the epoch: none
   std::vector<bool> left_;
 };
