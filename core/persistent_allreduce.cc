@@ -76,7 +76,7 @@ class PersistentAllreduce::Plan {
   DeviceFlags flags_;
 };
 
-// --- what this rank wants -----------------------------------------------------------------------
+// --- the description of the operation -----------------------------------------------------------
 
 void PersistentAllreduce::Plan::describe(std::span<const TensorView> tensors,
                                          const ReduceOptions& options) {
@@ -219,7 +219,7 @@ void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
   engine_->raise_when_over(abort_);
 }
 
-// --- together -----------------------------------------------------------------------------------
+// --- steps that all ranks take together ---------------------------------------------------------
 
 // All ranks know which host each rank is on, so all of them throw the same error.
 void PersistentAllreduce::Plan::require_one_host() const {
@@ -327,7 +327,7 @@ void PersistentAllreduce::Plan::free() noexcept {
   for (void* const memory : mapped_) runtime_->unmap_shared(memory);
   if (memory_ == nullptr) return;
   if (state_ != nullptr) runtime_->free(state_, device_);
-  // The peer's kernel of a launch that this rank has given up may still access this memory.
+  // A peer's kernel may still access this memory in a round that this rank has given up.
   if (record_ && std::atomic_ref(record_->is_set).load(std::memory_order_acquire) != 0)
     return keep_for_good(memory_);
   if (is_shared_)

@@ -259,7 +259,7 @@ std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadl
         return state;
       } catch (const Error& error) {
         const bool is_forgotten = dynamic_cast<const ForgottenAttempt*>(&error) != nullptr;
-        if (is_forgotten && !deadline.passed()) continue;  // the next epoch has its members
+        if (is_forgotten && !deadline.passed()) continue;  // the next epoch lists its members
         const auto seen = as_seen_from(members, "shrink", error);
         if (error.rank() < 0 || seen.rank() == own) throw seen;
         survivors.not_connected(error);

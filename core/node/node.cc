@@ -154,7 +154,7 @@ bool Node::take_deferred(Clock::time_point now) {
   return count > 0;
 }
 
-// --- what can be done and what waits ------------------------------------------------------------
+// --- the state of operations --------------------------------------------------------------------
 
 // Returns the error if an operation that is submitted now can never complete, else null.
 const Error* Node::why_never(const Entry& entry) const {

@@ -124,7 +124,7 @@ std::vector<int> Overseer::ranks_behind(const Run& run) const {
   return ranks;
 }
 
-// --- what can never end -------------------------------------------------------------------------
+// --- operations that can never complete ---------------------------------------------------------
 
 // Finds two ranks that wait for each other for ever. Blocking calls are matched by their order,
 // asynchronous calls by name. A rank that has joined takes part in asynchronous calls only. So one
@@ -185,7 +185,7 @@ std::optional<Error> Overseer::what_still_never_meets(const Pending& pending,
   return error;
 }
 
-// --- what takes too long ------------------------------------------------------------------------
+// --- operations that take too long --------------------------------------------------------------
 
 std::optional<Error> Overseer::what_is_overdue(const Pending& pending, Clock::time_point now) {
   if (options_.operation_timeout <= 0) return {};

@@ -187,7 +187,7 @@ void Run::keep_input_apart(bool is_packed) {
   on_device_.ready = {on_device_.copying->done->event()};
 }
 
-// --- several in one bucket ----------------------------------------------------------------------
+// --- several operations in one bucket -----------------------------------------------------------
 
 void Run::take_members(std::span<const Response> answers, int size) {
   const auto& first = answers[0].signature;
