@@ -102,7 +102,7 @@ class Communicator {
   int local_size() const;          // number of ranks on this host
   int hosts() const;               // number of hosts with ranks
   std::string backend() const;     // name of the chosen backend, such as "shm"
-  const Options& options() const;  // those that it was made with
+  const Options& options() const;  // the options that it was made with
 
   // --- asynchronous: each returns immediately; the name is matched over all ranks ---
 

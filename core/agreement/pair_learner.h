@@ -38,7 +38,7 @@ class PairLearner {
   size_t kept_names() const { return known_.size(); }
 
  private:
-  // How two ranks use a name.
+  // One use of a name: sender, receiver, dtype and number of elements.
   struct Use {
     int64_t from = -1, to = -1;
     DataType dtype = DataType::f32;

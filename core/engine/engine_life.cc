@@ -1,4 +1,4 @@
-// How the engine is made, started, closed, and refused in a fork.
+// Makes, starts and closes the engine, and refuses its use in a fork.
 
 #include <fmt/format.h>
 #include <sys/epoll.h>

@@ -39,8 +39,7 @@ class WakeBellOf {
  private:
   typename Sync::Bell bell_;
   typename Sync::template Atomic<bool> is_rung_{false};
-  typename Sync::template Atomic<bool> may_be_stray_{false};  // the bell may be rung without the
-                                                              // flag
+  typename Sync::template Atomic<bool> may_be_stray_{false};  // bell rung without the flag
 };
 
 using WakeBell = WakeBellOf<>;
