@@ -30,7 +30,7 @@ class GradientArena {
   struct Array {
     std::string name;                // the key by which the ranks match the array
     Shape shape;                     // extents
-    DataType dtype = DataType::f32;  // of the elements
+    DataType dtype = DataType::f32;  // dtype of the elements
     Device device{};  // where the array is; all arrays of an arena must be on the same device
     // Strides in elements, one per dimension. The dimensions may be stored in any order, as in
     // channels_last. Empty: row-major.
@@ -71,7 +71,7 @@ class GradientArena {
   TensorView value(std::string_view name) const;
   /// Returns the beginning of the twins' memory. The offsets that Apply gets count from here.
   std::byte* values() const;
-  int64_t bytes() const;  // of the arrays, with the padding between them
+  int64_t bytes() const;  // size of all arrays, including the padding between them
   /// Declares that this rank's gradient of the array is complete, and starts its reduction. On a
   /// device the gradient is complete once `stream` has done its current work. Throws
   /// Error(duplicate_name) if the array was already declared ready in this step.
@@ -154,8 +154,8 @@ class GradientArena {
   TensorView flags_;
   mutable std::mutex mutex_;  // guards the members below, and the changing parts of slots_
   std::vector<Block> blocks_;
-  std::vector<Work> works_there_;    // of the open step, for arrays on a device
-  std::shared_ptr<WorkState> work_;  // of the open step, for arrays in host memory
+  std::vector<Work> works_there_;    // Works of the open step (arrays on a device)
+  std::shared_ptr<WorkState> work_;  // Work of the open step (arrays in host memory)
   std::shared_ptr<WorkState> last_work_;
   uint32_t step_ = 1;  // the number of the step that is open
   bool step_begun_ = false;

@@ -28,7 +28,7 @@ struct Signature {
   DataType wire = DataType::f32;  // the dtype in which it is sent
   ReduceOp op = ReduceOp::sum;
   DeviceKind placement = DeviceKind::cpu;
-  int32_t root = 0;  // for send and recv the peer, or kFromAnyRank
+  int32_t root = 0;  // root of the operation; for send and recv the peer, or kFromAnyRank
   int32_t priority = 0;
   double prescale = 1.0;
   double postscale = 1.0;

@@ -146,7 +146,7 @@ class CommunicatorState {
   /// this and uses the result, because the Batch's lock guards them. If there are too many groups
   /// (more than the cache has names), all are forgotten first.
   GroupWorks& group_works(std::string_view group);
-  Capabilities capabilities;  // of the backend, without the devices that the options forbid
+  Capabilities capabilities;  // the backend's, without the devices that the options forbid
   std::string path;           // prefix of this communicator's keys in the store
   std::string timeline_file;  // the file that was given to start_timeline()
 

@@ -102,7 +102,7 @@ class Attempt {
   // The fields below are used by one thread at a time, in look().
   DeathLog deaths_;
   std::vector<LaunchedRank> members_;  // empty until the members are known
-  double report_after_;                // in seconds
+  double report_after_;                // seconds of waiting
   const char* awaited_ = "place";      // name of the key that a missing rank has not written yet
 };
 

@@ -14,13 +14,13 @@ struct Statistics {
   uint64_t vetoed_buckets = 0;    // replayed buckets that a rank refused (vetoed)
   uint64_t plans_locked = 0;      // number of times that replay began
   uint64_t data_messages = 0;     // sent by this rank
-  uint64_t data_bytes = 0;        // in data_messages
+  uint64_t data_bytes = 0;        // bytes of data_messages
   // The messages and bytes that the plans predicted for the replayed buckets. If nothing else runs,
   // data_messages and data_bytes grow by the same amounts.
   uint64_t predicted_messages = 0;
   uint64_t predicted_bytes = 0;
   uint64_t control_messages = 0;  // sent by this rank: negotiation and the transport's own messages
-  uint64_t control_bytes = 0;     // in control_messages
+  uint64_t control_bytes = 0;     // bytes of control_messages
   uint64_t negotiation_messages = 0;  // sent by this rank: only requests and answers
   uint64_t wakeups = 0;               // number of times the background thread woke
   uint64_t allocations = 0;           // memory allocations on the data path
