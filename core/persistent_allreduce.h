@@ -41,8 +41,8 @@ class PersistentAllreduce {
   /// Prepares an allreduce of one tensor.
   PersistentAllreduce(Communicator& communicator, std::string name, const TensorView& tensor,
                       const ReduceOptions& options = {});
-  /// No round may be running on any rank, and no graph may launch one later, because ranks write
-  /// into each other's memory.
+  /// Frees the memory. No round may run on any rank, and no graph may launch one later, because
+  /// ranks write into each other's memory.
   ~PersistentAllreduce();
   PersistentAllreduce(const PersistentAllreduce&) = delete;
   PersistentAllreduce& operator=(const PersistentAllreduce&) = delete;

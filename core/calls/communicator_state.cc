@@ -238,7 +238,7 @@ CommunicatorState::GroupWorks& CommunicatorState::group_works(std::string_view g
   std::string key(group);
   const auto found = group_works_.find(key);
   if (found != group_works_.end()) return found->second;
-  // The entry of an unfinished Work still holds it, so dropping it here is safe.
+  // The entry of an unfinished Work also holds the Work, so the map may be cleared.
   if (group_works_.size() >= static_cast<size_t>(std::max<int64_t>(options.cache_capacity, 1024)))
     group_works_.clear();
   return group_works_[std::move(key)];

@@ -138,7 +138,7 @@ struct Staging::Job {
   Job& operator=(const Job&) = delete;
 
   std::shared_ptr<Engine> engine;
-  Error given_up;                    // the error for this case; made early, while there is memory
+  Error given_up;                    // the destructor's error; made early, while there is memory
   bool is_promised = false;          // the user has the Work, and it is not finished
   std::shared_ptr<WorkState> outer;  // the Work of the user
   std::shared_ptr<WorkState> inner;  // the Work of the engine

@@ -31,7 +31,7 @@ struct Statistics {
   // the other calls too much.) If the caller itself ran the engine, its time is split into the next
   // two counters: time in which data moved or was on its way, and time in which other ranks had not
   // arrived.
-  double wait_seconds = 0;              // all of it
+  double wait_seconds = 0;              // the whole time
   double exposed_seconds = 0;           // part of wait_seconds in which data moved
   double skew_seconds = 0;              // part of wait_seconds in which other ranks were late
   std::vector<uint64_t> bytes_to_peer;  // to each rank, including control messages and framing
