@@ -15,7 +15,7 @@ namespace tutti {
 inline constexpr int64_t kCacheBlockBytes = 16 << 10;
 
 // Offsets within the payload of a chunk's line. At kInputAt is the offset of the rank's input, if
-// peers read the input in place. Otherwise the Destination of the packed chunk follows it. At
+// peers read it in place. At CacheChoice::kDestinationAt is the Destination of a packed chunk. At
 // kOutputAt is the offset of the rank's output, if peers write there.
 inline constexpr size_t kInputAt = 0;
 inline constexpr size_t kOutputAt = CacheChoice::kDestinationAt + sizeof(uint64_t);
