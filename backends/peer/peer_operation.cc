@@ -156,8 +156,7 @@ void PeerOperation::tell_ready(uint32_t verdict) {
       message.input = reinterpret_cast<uintptr_t>(input);
       message.output = reinterpret_cast<uintptr_t>(to_);
     } else if (input != nullptr && packed_ != 0) {
-      // input and output are in memory of the same handle
-      DeviceHandle of_output;
+      DeviceHandle of_output;  // input and output are in memory of the same handle
       exchange_.memory_.locate(input, 0, message.handle, message.input);
       if (to_ != nullptr) exchange_.memory_.locate(to_, 0, of_output, message.output);
     }

@@ -107,8 +107,7 @@ class PeerOperation final : public Operation {
   Collective collective_;
   DeviceLaunch device_;
   int contributors_ = 0;
-  // input and output of an allreduce without a bucket
-  Piece own_pieces_[2];
+  Piece own_pieces_[2];  // input and output of an allreduce without a bucket
   std::vector<Heard> heard_;
   std::byte* from_ = nullptr;  // memory that the peers load from
   std::byte* to_ = nullptr;    // memory that the peers store into, in an allreduce

@@ -61,10 +61,9 @@ class Pairs {
   const Geometry geometry_;
   const std::vector<SleepLine*> sleepers_;
   PairWords words_;
-  std::vector<Pair> pairs_;  // by rank: the pair with that rank
-  std::vector<int> met_;     // ranks whose pair has Pipelines
-  // calls whose peer has not made its first call yet
-  std::vector<FirstCall*> awaiting_;
+  std::vector<Pair> pairs_;           // by rank: the pair with that rank
+  std::vector<int> met_;              // ranks whose pair has Pipelines
+  std::vector<FirstCall*> awaiting_;  // calls whose peer has not made its first call yet
   std::atomic<bool> aborted_{false};
 };
 

@@ -175,15 +175,12 @@ class Pipeline {
   std::deque<Call*> operations_;  // oldest first
   std::vector<std::unique_ptr<Call>> spare_;
   uint64_t allocations_ = 0;
-  uint64_t epoch_ = 0;  // upper bits of the tags
-  // per slot: subject of the name in this NameLine
-  uint64_t named_[ChunkRing::kSlots] = {};
+  uint64_t epoch_ = 0;                      // upper bits of the tags
+  uint64_t named_[ChunkRing::kSlots] = {};  // per slot: subject of the name in this NameLine
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  // addresses to which the result of a share is written
-  std::vector<std::byte*> share_outputs_;
-  // temporary elements; it stays in the L1 cache
-  std::vector<std::byte> block_;
+  std::vector<std::byte*> share_outputs_;  // addresses to which the result of a share is written
+  std::vector<std::byte> block_;           // temporary elements; it stays in the L1 cache
   uint64_t bytes_ = 0;
   uint64_t copied_ = 0;  // bytes copied into slots and out of them
 };

@@ -31,8 +31,7 @@ class EagerBuffers {
   static constexpr size_t kOrders =
       static_cast<size_t>(std::bit_width(kMaxEagerBytes - 1)) - kLeastOrder + 1;
   struct Size {
-    // the blocks from here to `end` were never used
-    std::byte* next = nullptr;
+    std::byte* next = nullptr;  // the blocks from here to `end` were never used
     std::byte* end = nullptr;
     std::byte* free = nullptr;  // a list of blocks, linked through their first bytes
   };

@@ -138,8 +138,7 @@ class StreamCore : public Transport, private Inlet::Reader {
   NodePool<Arrival> arrival_nodes_;
   NodePool<OutFrame> frames_;
   EagerBuffers buffers_;
-  // by rank; null for this rank
-  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null for this rank
 
   MatchTable<Transfer> posted_;
   MatchTable<Arrival> arrivals_;

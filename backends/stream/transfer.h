@@ -27,21 +27,17 @@ struct Transfer {
   Ticket ticket() const { return Ticket{generation} << 32 | (index + 1); }
 
   uint32_t index = 0;
-  // counts the uses of this record, so that an old ticket is recognized
-  uint32_t generation = 0;
+  uint32_t generation = 0;  // counts the uses of this record, so that an old ticket is recognized
   Stage stage = Stage::unused;
   bool is_send = false;
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;
   uint32_t verdict = 0;
-  // send: memory of the message
-  const std::byte* source = nullptr;
-  // receive: memory for the message
-  std::byte* target = nullptr;
+  const std::byte* source = nullptr;  // send: memory of the message
+  std::byte* target = nullptr;        // receive: memory for the message
   size_t bytes = 0;
-  // bytes that completed frames have written or read
-  size_t moved = 0;
+  size_t moved = 0;   // bytes that completed frames have written or read
   Ticket remote = 0;  // the peer's ticket for the same message, once granted
   Transfer* next = nullptr;
   Transfer* before = nullptr;
@@ -54,12 +50,10 @@ struct OutFrame {
   FrameBytes header{};
   const std::byte* payload = nullptr;
   size_t payload_bytes = 0;
-  size_t written = 0;     // bytes of header and payload that are written
-  uint64_t returned = 0;  // credit that the frame returns
-  // the send whose payload the frame carries
-  Transfer* transfer = nullptr;
-  // payload of a control message or of a cancelled send
-  std::vector<std::byte> copy;
+  size_t written = 0;            // bytes of header and payload that are written
+  uint64_t returned = 0;         // credit that the frame returns
+  Transfer* transfer = nullptr;  // the send whose payload the frame carries
+  std::vector<std::byte> copy;   // payload of a control message or of a cancelled send
   OutFrame* next = nullptr;
   OutFrame* before = nullptr;
 
