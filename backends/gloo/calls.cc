@@ -326,8 +326,8 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Gathers parts of any size. Gloo's own gather and scatter take only equal parts. So these two
-  // functions send through Gloo's buffers directly, as Gloo's own functions do.
+  // Gathers parts of any size. Gloo's own gather and scatter take only equal parts. So gather() and
+  // scatter() send through Gloo's buffers directly, as Gloo's own functions do.
   void gather() {
     if (what_->root != mesh_->rank) return send(what_->root, input(), own_count() * element_);
     parts([&](int peer, size_t offset, size_t bytes) {

@@ -34,7 +34,7 @@ constexpr size_t kMostOperations = 1024;
 // Allreduces of fewer bytes use halving_doubling. If the size is not a power of two, the second
 // bound applies, because some ranks must then send all of their input to others.
 constexpr int64_t kHalvedBelow = 8 << 20, kFoldedBelow = 64 << 10;
-// How long a failure of Gloo is held back. Gloo may notice the end of a peer before our own
+// A failure of Gloo is held back for this time. Gloo may notice the end of a peer before our own
 // channels do, but only our channels know which rank it was.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 

@@ -13,7 +13,7 @@
 namespace tutti {
 
 /// Gloo's connections to all other ranks, which find each other through our Store. Gloo's own
-/// timeout is very long. close() wakes an operation that would wait for it.
+/// timeout is very long, so close() wakes the operations that still wait.
 class GlooMesh final : public gloo::Context {
  public:
   /// Throws Error(unavailable | timeout) if a rank cannot be reached before the deadline.

@@ -52,8 +52,8 @@ struct LevelsPlace {
 /// A collective over both levels. Its LevelsPlan gives the calls. These are its stages:
 ///   1. All ranks agree, and then a bucket is packed.
 ///   2. The ranks of a host make the calls of `before`.
-///   3. Each rank copies its share to host memory. The ranks of the same number on all hosts run
-///      `cross` on it. Each rank copies its share back.
+///   3. Each rank copies its share to host memory. The ranks that have the same number on
+///      their hosts run `cross` on it. Each rank copies its share back.
 ///   4. The ranks of a host make the calls of `after`, and the bucket is unpacked.
 /// No data moves before all ranks have agreed. So a veto leaves the memory of all devices
 /// unchanged.

@@ -76,7 +76,7 @@ class Planner {
   }
 
   // First the ranks of the same number gather their parts. Then the ranks of each host gather
-  // these, the parts of one host after those of another.
+  // the results, host after host.
   void allgather() {
     const auto own_count = what_.send_counts[static_cast<size_t>(grid_.rank())];
     plan_.fetch = {{{Memory::input}, 0, own_count}};

@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-// How long a failure of NCCL is held back. NCCL may notice the end of a peer before our own
+// A failure of NCCL is held back for this time. NCCL may notice the end of a peer before our own
 // channels do, but only our channels know which rank it was.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 // A peer that leaves has done its part of an operation, but this rank's part may still be running.

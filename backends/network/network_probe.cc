@@ -324,7 +324,8 @@ Thresholds find_thresholds(const Context& context, Transport& transport, TwoLeve
                                       : follow(context, transport, hosts);
   const auto figures = decode_figures(text);
   if (!figures) return {};
-  // Rank 0 uses the text too, because its figures have fewer digits than the measured ones.
+  // Rank 0 uses the text too, although it may have measured the figures itself. The text has fewer
+  // digits, and all ranks must derive the same thresholds.
   const auto thresholds = derive_thresholds(*figures, hosts, two_levels);
   if (context.rank == 0)
     say(context, LogLevel::info,

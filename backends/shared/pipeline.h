@@ -180,7 +180,7 @@ class Pipeline {
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
   std::vector<std::byte*> share_outputs_;  // addresses to which the result of a share is written
-  std::vector<std::byte> block_;           // temporary elements; it stays in the L1 cache
+  std::vector<std::byte> block_;           // for temporary elements; stays in the L1 cache
   uint64_t bytes_ = 0;
   uint64_t copied_ = 0;  // bytes copied into slots and out of them
 };

@@ -1,5 +1,5 @@
-// How the ranks agree about an operation. With the operation's first chunk, all ranks must publish
-// the same description and no veto.
+// The functions of Pipeline by which the ranks agree about an operation. With the first chunk of
+// the operation, all ranks must publish the same description and no veto.
 
 #include <fmt/format.h>
 

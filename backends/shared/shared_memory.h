@@ -35,7 +35,7 @@ class SharedMemory {
   virtual void ring(int rank) = 0;
 };
 
-/// How operations in shared memory are cut into chunks. Equal on all ranks.
+/// The sizes by which operations in shared memory are cut into chunks. They are equal on all ranks.
 struct Geometry {
   int64_t chunk_bytes = 256 << 10;  // a multiple of 64, at least 64 per rank
   /// If the data of all ranks together has at most this many bytes, every rank reads all of it

@@ -24,7 +24,7 @@ namespace tutti {
 
 namespace {
 
-// How long a call waits for the server after the call's deadline, before the server counts as gone.
+// After its deadline a call still waits kGrace for the server before the server counts as gone.
 // With a limit (LimitedStoreClient) the call waits at most kGraceAtLimit after the limit.
 //
 // A live server answers immediately. So a short question at the limit, such as which ranks are

@@ -41,7 +41,7 @@ class ToldFailure {
   /// report. A ToldError of this key is thrown again as it is. Returns only if succeed() was called
   /// first.
   void fail(const Error& error) const;
-  /// Does the same for an error that was caused by none of these ranks. So the report names no
+  /// Does the same as fail() for an error that none of these ranks caused. So the report names no
   /// rank.
   void fail_from_outside(const Error& error) const;
   /// Throws the ToldError if there is a report. Returns true if succeed() was called first.

@@ -13,7 +13,7 @@ class JointTransport final : public Transport {
  public:
   struct Part {
     Transport* transport = nullptr;
-    // the ranks of this part, as numbered by the first part; empty: the same ranks
+    // by rank of this part: the rank in the first part; empty: both number the ranks equally
     std::vector<int> ranks = {};
   };
   explicit JointTransport(std::vector<Part> parts) : parts_(std::move(parts)) {}

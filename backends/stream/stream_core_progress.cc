@@ -4,8 +4,8 @@
 
 #include "tutti/backends/stream/stream_core.h"
 
-// How a StreamCore moves bytes, sleeps, aborts and ends. The handling of the messages is in
-// stream_core.cc.
+// The functions of StreamCore that move bytes, prepare to sleep, abort and end. The functions that
+// handle messages are in stream_core.cc.
 
 namespace tutti {
 

@@ -27,8 +27,8 @@ namespace {
 constexpr std::chrono::milliseconds kRetryPause(50);
 // The pause between two checks in the store whether another rank has failed.
 constexpr std::chrono::milliseconds kFailureCheck(200);
-// How long a peer may refuse connections. A rank listens until all its peers are connected, so a
-// peer that refuses for longer has ended.
+// A peer may refuse connections for this time. A rank listens until all its peers are connected, so
+// a peer that refuses for longer has ended.
 constexpr std::chrono::seconds kRefusalPatience(1);
 
 std::string address_key(int lane, int rank) { return fmt::format("tcp/{}/{}", lane, rank); }

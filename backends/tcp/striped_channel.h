@@ -29,7 +29,7 @@ class StripedChannel : public Channel {
  private:
   // The position in the stream for one direction.
   struct Cursor {
-    size_t lane = 0;
+    size_t lane = 0;            // index of the socket
     size_t left = kBlockBytes;  // bytes of the current block that have not moved yet
   };
   void move(Cursor& cursor, size_t bytes);

@@ -16,7 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// How a UcxTransport starts and ends.
+// The functions of UcxTransport for its start and its end.
 
 namespace tutti {
 

@@ -142,7 +142,7 @@ struct UcxTransfer {
   uint64_t place = 0;               // receive: address of the bytes at the sender
   // receive: the slots of the pending parts, oldest first
   std::array<uint32_t, kMostParts> slots{};
-  UcxHeader header;  // UCX reads it until it is sent
+  UcxHeader header;  // UCX reads it until the message is sent
   class UcxTransport* owner = nullptr;
   UcxTransfer* next = nullptr;
   UcxTransfer* before = nullptr;

@@ -10,7 +10,7 @@
 #include "tutti/backends/ucx/ucx_transport.h"
 #include "tutti/base/deadline.h"
 
-// How a UcxTransport handles incoming messages and lost peers, and how it sleeps.
+// The functions of UcxTransport for incoming messages, lost peers and sleeping.
 
 namespace tutti {
 
