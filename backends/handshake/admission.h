@@ -17,9 +17,9 @@ namespace tutti {
 class Stranger {
  public:
   virtual ~Stranger() = default;
-  /// Returns whether any byte has arrived from it, read or not.
+  /// Returns its name for the log: "the connection from 10.0.0.3:4711".
   virtual const std::string& name() const = 0;
-  /// Returns whether anything came from it, read or not.
+  /// Returns whether any byte has arrived from it, read or not.
   virtual bool has_spoken() = 0;
   /// Closes the connection. Its owner then gets no result of the connection.
   virtual void dismiss() = 0;

@@ -90,7 +90,8 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
   share_outputs_.reserve(peers_.size() + 1);
-  // These calls are made in advance, so that the first steps allocate none.
+  // These calls are made in advance, because the number of operations that run at the same time
+  // varies from step to step.
   for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Call>(*this));
 }
 

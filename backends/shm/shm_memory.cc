@@ -242,8 +242,7 @@ void SharedFile::restore(uint64_t place, size_t bytes) {
 }
 
 void SharedFile::discard(uint64_t place, size_t bytes) noexcept {
-  // Errors are ignored, because nothing depends on it that the pages are freed. Freed pages read as
-  // zeros.
+  // Errors are ignored, because nothing depends on freeing the pages. Freed pages read as zeros.
   (void)::fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(place), static_cast<off_t>(bytes));
 }

@@ -17,9 +17,9 @@ namespace tutti {
 ///   announce  a message of `length` bytes waits at the sender under `ticket`
 ///   grant     the receiver's answer: send message `ticket` to my receive `tag`
 ///   data      the next `length` bytes for the receive `ticket`
-///   refuse    the other answer: the message `ticket` is not wanted; forget it
-///   withdraw  the sender takes the announced message `ticket` (its tag and key given) back
-///   credit    returns credit of `length`, if no eager message has carried it for long
+///   refuse    the other answer: the receiver does not want message `ticket`; forget it
+///   withdraw  the sender takes back the announced message `ticket`, which has this tag and key
+///   credit    returns credit of `length`, if much is owed and no eager message returns it
 ///   control   a control message
 ///   goodbye   the sender leaves; nothing follows
 enum class FrameType : uint8_t {
