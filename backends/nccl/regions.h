@@ -25,8 +25,8 @@ class NcclRegions {
   NcclRegions& operator=(const NcclRegions&) = delete;
 
   std::unique_ptr<Region> allocate(size_t bytes);
-  /// Registers the region that holds `data` with a communicator, if it has one and is not
-  /// registered yet. Called before a call of NCCL that works there. The communicator must be ready.
+  /// Registers the region that holds `data`, if there is one, with a communicator, unless that is
+  /// done already. Called before a call of NCCL that works there. The communicator must be ready.
   void register_for(const std::shared_ptr<NcclCommunicator>& communicator, const std::byte* data);
 
  private:

@@ -39,7 +39,7 @@ class NcclOperation final : public Operation {
 
   /// Borrows `launch.device`, and everything that it points to, until the operation is over.
   void begin(const Collective& collective, const Launch& launch);
-  /// Begins a bucket that this rank did not start, with a veto. `memory` holds the bucket.
+  /// Takes part, with a veto, in a bucket that this rank did not start. `memory` holds the bucket.
   void begin_filling(const BucketShape& shape, std::unique_ptr<Region> memory);
   OperationState advance() override;
   void cancel() override;
