@@ -19,14 +19,16 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "libtutti_backend_", kSuffix = ".so";
 
-// Names become file names, so nothing else is looked for.
+// Returns whether a name is valid. Names become parts of file names, so only these characters are
+// allowed.
 bool is_name(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   });
 }
 
-// The plugins in a folder, by name; none if there is no such folder.
+// Returns the plugin files in a folder by the names of their backends; empty if there is no such
+// folder.
 std::map<std::string, std::string> plugin_files(const std::string& folder) {
   std::map<std::string, std::string> files;
   std::error_code status;
@@ -58,7 +60,7 @@ Error no_such_backend(std::string_view name, const std::vector<std::string>& fol
                       fmt::join(names, ", "), kPrefix, name, kSuffix, fmt::join(folders, ", "))};
 }
 
-// Adds what a name stands for and is not there yet.
+// Adds the backends that a name stands for, unless they are in the list already.
 void add_backend(std::vector<const BackendPlugin*>& plugins, std::string_view name,
                  std::span<const std::string> folders) {
   if (const auto levels = levels_of(name)) {

@@ -28,12 +28,12 @@ std::vector<JointTransport::Part> parts_of(const Backends& backends) {
 }
 
 struct ChoiceInheritance final : Inheritance {
-  std::vector<std::shared_ptr<Inheritance>> each;  // one per backend, in their order
+  std::vector<std::shared_ptr<Inheritance>> each;  // one per backend, in the order of the backends
 };
 
 class ChoiceBackend final : public Backend {
  public:
-  /// `names` are the names of `backends`, in the same order.
+  /// `names` has the names of `backends`, in the same order.
   ChoiceBackend(const Context& context, Backends backends, const std::vector<std::string>& names)
       : chooser_(context.algorithms, context.determinism),
         backends_(std::move(backends)),
@@ -50,8 +50,8 @@ class ChoiceBackend final : public Backend {
     for (const auto& backend : backends_) poller_.forget(backend->descriptor());
   }
 
-  // The first backend is progressed last: a peer that leaves reports it there before it closes the
-  // others.
+  // The first backend is progressed last. A peer that leaves reports this through the first backend
+  // before it closes the other ones.
   bool progress() override {
     bool moved = false;
     for (auto backend = backends_.rbegin(); backend != backends_.rend(); ++backend)
@@ -75,8 +75,8 @@ class ChoiceBackend final : public Backend {
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     return backends_.front()->allocate(bytes, device);
   }
-  // Before an operation is agreed on, its backend is not known, so the answer must fit every
-  // backend.
+  // Returns true only if the answer is right for every backend that the operation may run in.
+  // Before the ranks agree on the operation, its backend is not known.
   bool shares(const std::byte* data, size_t bytes) const override {
     return !is_divided(CollectiveKind::allreduce) && backends_.front()->shares(data, bytes);
   }
@@ -119,7 +119,8 @@ class ChoiceBackend final : public Backend {
 
  private:
   bool is_divided(CollectiveKind kind) const { return is_divided_[static_cast<size_t>(kind)]; }
-  // An operation on a device runs in the first backend, whose capabilities() reported the device.
+  // An operation on a device runs in the first backend, because only that backend reported its
+  // devices.
   Backend& choose(const Collective& collective, const Launch& launch) const {
     return launch.device != nullptr ? *backends_.front() : choose(collective);
   }
@@ -132,14 +133,14 @@ class ChoiceBackend final : public Backend {
   const Chooser chooser_;
   const Backends backends_;
   JointTransport transport_;
-  std::vector<size_t> chosen_;  // the backend of each score
-  // True for each kind of which some sizes go to another backend than the first.
+  std::vector<size_t> chosen_;  // by score: index of the backend
+  // By kind: true if operations of some sizes run in another backend than the first.
   std::array<bool, kCollectiveKindCount> is_divided_{};
   std::string name_;
   Poller poller_;
 };
 
-// Returns the scores of one backend, without its name.
+// Returns the scores for one backend, without the backend's name.
 std::string scores_for(const Chooser& all, const std::string& name, bool is_first) {
   std::string scores;
   for (const auto& score : all.scores()) {

@@ -6,9 +6,9 @@
 
 namespace tutti {
 
-/// Several backends as one. It connects Context::name and every other backend that the scores
-/// (Context::algorithms) name. It runs each operation in the backend that the scores choose for its
-/// kind and size. Context::name itself serves everything else: operations without a score,
+/// Connects several backends and returns them as one: Context::name, and every other backend that
+/// the scores (Context::algorithms) name. Each operation runs in the backend that the scores choose
+/// for its kind and size. Context::name serves everything else: operations without a score,
 /// operations on devices, control messages, liveness and memory.
 std::unique_ptr<Backend> connect_choice(const Context& context);
 

@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-/// Wakes the engine when something happened on the device. Host functions of streams share it,
-/// because they may run late.
+/// Wakes the engine when something has happened on the device. Host functions of streams share it,
+/// because they may run after the backend is gone.
 struct DeviceBell {
   Bell bell;
   std::atomic<bool> has_news{false};
@@ -27,8 +27,8 @@ struct DeviceBell {
   }
 };
 
-/// A backend for a device's memory. Operations on host memory, control messages and liveness are
-/// left to another backend, `rest`.
+/// The base of a backend for a device's memory. Another backend, `rest`, serves operations on host
+/// memory, control messages and liveness.
 class DeviceBackend : public Backend {
  public:
   bool arm() override { return rest_->arm() && !bell_->has_news.load(std::memory_order_acquire); }
@@ -55,7 +55,7 @@ class DeviceBackend : public Backend {
   ~DeviceBackend() override;
 
   /// Throws Error(invalid_argument) if the backend does not serve this collective on this device,
-  /// or if its counts are invalid. `called` is the backend's name in the text.
+  /// or if its counts are invalid. `called` names the backend in the error text.
   void check(const Collective& collective, Device device, std::string_view called) const;
 
   const std::unique_ptr<Backend> rest_;
@@ -64,9 +64,10 @@ class DeviceBackend : public Backend {
   Poller poller_;
 };
 
-/// Returns the device that this rank uses; the devices of a host are dealt out to its ranks of the
-/// job. It is a CUDA device, or a fake one if the tests' runtime is there. Throws
-/// Error(unavailable) with the reason if there is none that `user` could use.
+/// Returns the device that this rank uses. The devices of a host are given in turn to the job's
+/// ranks on that host. It is a CUDA device, or a fake device if the tests' runtime is present. If
+/// there is none, throws Error(unavailable), which names `user`, who needs the device, and the
+/// reason.
 Device choose_device(const Context& context, std::string_view user);
 
 }  // namespace tutti

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Measures a part of an operation on a stream, from its construction to end(), and reports it to
-/// `spans`. If `spans` is null it puts nothing on the stream. `part` is a literal.
+/// Measures a part of an operation on a stream, from construction to end(), and reports it to
+/// `spans`. If `spans` is null, nothing is put on the stream. `part` must be a string literal.
 class DeviceSpan {
  public:
   DeviceSpan(DeviceRuntime& runtime, StreamRef stream, std::shared_ptr<const DeviceSpans> spans,

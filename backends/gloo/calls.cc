@@ -23,9 +23,10 @@ namespace tutti {
 
 namespace {
 
-constexpr uint8_t kPointToPoint = 0x40;  // differs from Gloo's own prefixes
+constexpr uint8_t kPointToPoint = 0x40;  // differs from the prefixes of Gloo's own slots
 
-// Gloo sees elements only by their size; our kernels know their type.
+// Calls function(number) with a number type of this many bytes. Gloo only needs the size of an
+// element; our kernels know its type.
 template <class Function>
 void with_number_of(int64_t bytes, Function&& function) {
   switch (bytes) {
@@ -40,7 +41,7 @@ void with_number_of(int64_t bytes, Function&& function) {
   }
 }
 
-// Averages are divided at the end, outside of Gloo.
+// Returns the operator for Gloo. Averages are sums here, and are divided after Gloo's call.
 ReduceOp sum_of(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
 
 void reduce_two(DataType dtype, ReduceOp op, void* output, const void* a, const void* b,
@@ -125,10 +126,12 @@ class GlooCaller::Implementation {
   }
 
   // Recursive vector halving, then doubling (Rabenseifner, "Optimization of collective reduction
-  // operations", 2004). It runs in pieces, so that one piece is reduced while the next is on its
-  // way. The output may be the same memory as the input: a rank that sends a part of the output has
-  // already received the same part of this rank's input. Ranks beyond the largest power of two send
-  // their input to a partner rank and receive the result.
+  // operations", 2004). It works in pieces, so that one piece is reduced while the next is on its
+  // way. Ranks beyond the largest power of two send their input to a partner rank and receive the
+  // result.
+  //
+  // The output may be the same memory as the input. A part of the output is only received from a
+  // rank that has already received the same part of this rank's input.
   void halving_doubling() {
     const int rank = mesh_->rank;
     const int power = std::bit_floor(static_cast<unsigned>(mesh_->size));
@@ -138,7 +141,7 @@ class GlooCaller::Implementation {
       return recv(rank - power, what_->output, bytes);
     }
     const bool has_guest = rank + power < mesh_->size;
-    // The larger half of an odd number may be kept in every step.
+    // If a number of elements is odd, the larger half may be kept in every step.
     const auto room = bytes + static_cast<size_t>(std::bit_width(unsigned(power))) * element_;
     if (shares_.size() < room) shares_.resize(room);
     std::byte* source = input();
@@ -150,7 +153,7 @@ class GlooCaller::Implementation {
 
     struct Step {
       Part kept, given;
-      std::byte* share;  // receives the partner's elements of the kept part
+      std::byte* share;  // memory for the partner's elements of the kept part
       Pieces halving_in, halving_out, doubling;
     };
     std::deque<Step> steps;
@@ -207,8 +210,8 @@ class GlooCaller::Implementation {
       function(Part{part.offset + at, std::min(kPieceBytes, part.bytes - at)});
   }
 
-  // Memory whose parts are exchanged with one rank, in pieces and in order. It is for one rank
-  // only, because Gloo reports the sender of the last piece only.
+  // Memory whose parts are exchanged with one rank, in pieces and in order. There is one rank per
+  // object, because Gloo reports only the sender of the last piece.
   class Pieces {
    public:
     Pieces(GlooMesh& mesh, std::byte* data, size_t bytes, int peer, uint64_t slot)
@@ -258,7 +261,7 @@ class GlooCaller::Implementation {
   }
 
   // Every rank receives the others' parts of its own share and reduces them in rank order. Gloo's
-  // own halving and doubling gives wrong results if there are fewer elements than it assumes.
+  // own function is not used: it gives wrong results if there are fewer elements than it assumes.
   void reduce_scatter() {
     const auto own_bytes = own_count() * element_;
     const auto size = static_cast<size_t>(mesh_->size);
@@ -323,8 +326,8 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Gloo gathers and scatters only equal parts. These send its buffers directly, as its own
-  // functions do.
+  // Gathers parts of any size. Gloo's own gather and scatter take only equal parts. So gather() and
+  // scatter() send through Gloo's buffers directly, as Gloo's own functions do.
   void gather() {
     if (what_->root != mesh_->rank) return send(what_->root, input(), own_count() * element_);
     parts([&](int peer, size_t offset, size_t bytes) {
@@ -346,7 +349,7 @@ class GlooCaller::Implementation {
   }
 
   void alltoall() {
-    // Gloo sends while it receives: in place, it would send elements that it has just received.
+    // Gloo sends while it receives. So in place it would send elements that it has just received.
     std::byte* source = input();
     std::vector<std::byte> kept;
     if (source == what_->output) {

@@ -13,13 +13,13 @@ namespace tutti {
 enum class GlooAllreduce { ring, halving_doubling };
 
 /// Calls Gloo for collectives, one after another, in the same order on all ranks. Each call blocks
-/// until the collective is over. The output of a reduction is not scaled yet. Throws what Gloo
-/// throws.
+/// until the collective is complete. The caller must still scale the output of a reduction. Throws
+/// what Gloo throws.
 class GlooCaller {
  public:
   explicit GlooCaller(std::shared_ptr<GlooMesh> mesh);
   ~GlooCaller();
-  /// `number` distinguishes consecutive calls. It is equal on all ranks that take part.
+  /// `number` differs between consecutive calls and is equal on all ranks that take part.
   void call(const Collective& collective, uint32_t number, GlooAllreduce algorithm);
 
  private:

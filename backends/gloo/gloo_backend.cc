@@ -21,20 +21,21 @@
 #include "tutti/collectives/schedule.h"
 #include "tutti/kernels/convert.h"
 
-// Collectives by Gloo. Our own channels carry control messages, liveness and everything that Gloo
-// does not promise. Gloo's calls block and cannot be cancelled. So a call is made only after all
-// ranks have started the operation without a veto (see Sequencer), and on a thread of its own.
+// Runs collectives by Gloo. Our own channels carry control messages, liveness and everything that
+// Gloo does not support. Gloo's calls block and cannot be cancelled. So Gloo is called on a thread
+// of its own, and only after all ranks have started the operation and none vetoes it (see
+// Sequencer).
 
 namespace tutti {
 
 namespace {
 
 constexpr size_t kMostOperations = 1024;
-// Allreduces of fewer bytes than this use halving_doubling. The bound is lower if the size is not a
-// power of two, since some ranks must then send all of their input to others.
+// Allreduces of fewer bytes use halving_doubling. If the size is not a power of two, the second
+// bound applies, because some ranks must then send all of their input to others.
 constexpr int64_t kHalvedBelow = 8 << 20, kFoldedBelow = 64 << 10;
-// Gloo may notice the end of a peer before our own channels do. They know which rank it was, so a
-// failure of Gloo is held back for this long.
+// A failure of Gloo is held back for this time. Gloo may notice the end of a peer before our own
+// channels do, but only our channels know which rank it was.
 constexpr auto kGrace = std::chrono::milliseconds(500);
 
 class GlooOperation;
@@ -68,8 +69,8 @@ class GlooBackend final : public Backend {
     return !has_news_;
   }
   int descriptor() const override { return poller_.descriptor(); }
-  // True even if this rank has nothing to do: other ranks' threads on this machine may need the
-  // cores.
+  // Returns true even if this rank has no operation, because threads of other ranks on this machine
+  // may need the cores.
   bool works_elsewhere() const override { return true; }
   void abort(const Error& error) noexcept override {
     rest_->abort(error);
@@ -106,8 +107,8 @@ class GlooBackend final : public Backend {
  private:
   friend class GlooOperation;
 
-  // Gloo reduces in the order of its algorithms, and it computes sums in the type of their
-  // elements.
+  // Returns whether Gloo may run this collective. Gloo does not reduce in rank order, and it
+  // computes sums in the type of the elements.
   bool is_for_gloo(const Collective& collective, const Edges& edges) const {
     if (is_rank_order_ && reduces(collective.kind)) return false;
     if (sums_of(collective) != Sums::plain) return false;
@@ -130,8 +131,9 @@ class GlooBackend final : public Backend {
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
   };
-  // Returns the user's own memory if an allreduce may run there without packing: its verdict is
-  // known before it begins. Returns nulls if it must be packed.
+  // Returns the user's own memory if an allreduce can run in it without packing. All verdicts are
+  // known before the allreduce begins, so a veto leaves that memory unchanged. Returns null
+  // pointers if the elements must be packed.
   static UserMemory user_memory_of(const Collective& collective, const Edges& edges) {
     if (edges.input == nullptr || edges.output == nullptr) return {};
     const Range whole{0, collective.send_counts[0]};
@@ -143,7 +145,7 @@ class GlooBackend final : public Backend {
     has_news_ = true;
     if (may_sleep_.exchange(false)) bell_.ring();
   }
-  // Runs on the worker's thread after a failed call; later calls would fail too.
+  // Called on the worker's thread after a call has failed. Later calls would fail too.
   void break_off() {
     is_broken_ = true;
     mesh_->close();
@@ -157,20 +159,20 @@ class GlooBackend final : public Backend {
   const Chooser chooser_;
   const bool is_overridden_;
   const std::shared_ptr<GlooMesh> mesh_;
-  GlooCaller caller_;  // used by the worker's thread
+  GlooCaller caller_;  // only the worker's thread uses it
   Bell bell_;
   Poller poller_;
   std::atomic<bool> has_news_{false};
-  std::atomic<bool> may_sleep_{false};  // the thread that progresses may sleep on the bell
+  std::atomic<bool> may_sleep_{false};  // the engine's thread may sleep on the bell
   std::atomic<bool> is_broken_{false};
-  std::mutex abort_mutex_;  // for aborted_
+  std::mutex abort_mutex_;  // guards is_aborted_
   std::condition_variable aborted_;
   std::atomic<bool> is_aborted_{false};
 
-  // Used only by the holder of the engine's token.
+  // Only the thread that drives the engine uses these.
   bool slept_ = false;
   Sequencer sequencer_;
-  // the operations that wait for their call
+  // by tag: operations that wait until all ranks have started them
   std::unordered_map<uint64_t, GlooOperation*> operations_;
 
   Worker worker_;  // last, so that it is destroyed first
@@ -202,7 +204,7 @@ class GlooOperation final : public Operation {
   ~GlooOperation() override {
     if (stage_ == Stage::waiting) backend_.operations_.erase(tag_);
     if (stage_ != Stage::called || job_.is_over.load(std::memory_order_acquire)) return;
-    // The caller is about to free the memory, so nothing may use it any more.
+    // When this returns, the caller frees the operation's memory, so Gloo must not use it any more.
     backend_.is_broken_ = true;
     backend_.mesh_->close();
     backend_.worker_.abandon(job_);
@@ -228,7 +230,7 @@ class GlooOperation final : public Operation {
   OperationState advance() override {
     switch (stage_) {
       case Stage::waiting:
-        // If another call failed, that call's own operation reports it.
+        // If the call of another operation failed, that operation reports the failure.
         if (!backend_.is_aborted_ && !backend_.sequencer_.is_hopeless(peer_))
           return OperationState::pending;
         backend_.operations_.erase(tag_);
@@ -237,7 +239,7 @@ class GlooOperation final : public Operation {
         return OperationState::failed;
       case Stage::vetoed:
         return is_cancelled_ ? OperationState::failed : OperationState::vetoed;
-      case Stage::dropped:  // a rank cancelled it, as this one will
+      case Stage::dropped:  // a rank cancelled it; this rank will cancel it too
         return is_cancelled_ ? OperationState::failed : OperationState::pending;
       case Stage::called:
         break;
@@ -256,7 +258,7 @@ class GlooOperation final : public Operation {
     is_cancelled_ = true;
   }
   const Error* failure() const override { return failure_ ? &*failure_ : nullptr; }
-  // It is called once all ranks that take part have started it.
+  // Gloo is called once all ranks that take part have started the operation.
   bool lacks_ranks() const override { return stage_ == Stage::waiting; }
 
  private:
@@ -323,7 +325,7 @@ OperationPtr GlooBackend::start(const Collective& collective, const Launch& laun
   return OperationPtr(new GlooOperation(*this, collective, launch));
 }
 
-// Throws if the scores ask for an algorithm that Gloo does not have.
+// Throws if a score names an algorithm that Gloo does not have.
 void check_scores(const Context& context) {
   const Chooser chooser(context.algorithms, context.determinism);
   for (const auto& score : chooser.scores()) {

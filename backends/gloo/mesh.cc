@@ -28,17 +28,17 @@ namespace tutti {
 
 namespace {
 
-// The library decides whether a rank is late or lost, so Gloo's timeout is only a backstop. Gloo
-// multiplies it by five in one place.
+// Gloo's timeout. The library decides whether a rank is late or lost, so Gloo must not time out
+// first. Gloo multiplies this value by five in one place.
 constexpr std::chrono::milliseconds kBackstop = std::chrono::hours(24);
 
 using Bytes = std::vector<char>;
 
 std::string key(int rank) { return fmt::format("gloo/{}", rank); }
-constexpr char kNoAddress = '\xff';  // precedes a reason, which takes the place of the addresses
+constexpr char kNoAddress = '\xff';  // the store then holds a reason instead of addresses
 
-// Encodes the addresses on which a rank awaits each other rank: for each, its length in one byte
-// and then its bytes.
+// Encodes the addresses on which a rank awaits each other rank. Each address is its length in one
+// byte, followed by its bytes.
 std::string join_addresses(const std::vector<Bytes>& addresses) {
   std::string text;
   for (const auto& bytes : addresses) {
@@ -61,8 +61,8 @@ Bytes address_for(const std::string& text, int rank) {
   throw Error(ErrorCode::corrupt_data, "a rank left no address of Gloo in the store");
 }
 
-// Returns the port and address in a sockaddr_storage, or an empty text if it is not an internet
-// address. The other bytes mean nothing on another host.
+// Returns the port and the address from a sockaddr_storage, or an empty text if it holds no
+// internet address. The other bytes have no meaning on another host.
 std::string place_in(const void* bytes, size_t size) {
   sockaddr_storage storage{};
   std::memcpy(&storage, bytes, std::min(size, sizeof storage));
@@ -82,7 +82,7 @@ std::string place_in(const Bytes& address) { return place_in(address.data(), add
 
 using NameCall = int (*)(int, sockaddr*, socklen_t*);
 
-// Returns the address of one end of this descriptor's connection; empty if it has none.
+// Returns the address of one end of a connection; empty if it has none.
 std::string end_of(int descriptor, NameCall name) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -98,8 +98,9 @@ GlooMesh::GlooMesh(int rank, int size)
 }
 
 GlooMesh::~GlooMesh() {
-  // Gloo would reset its connections, which drops what is on its way. Our duplicates are the last
-  // descriptors of these connections, so they close them in order.
+  // Gloo would reset its connections, which drops data that is on its way. So its own descriptors
+  // are closed first. Our duplicates are then the last descriptors and close the connections in
+  // order.
   watched_.reset();
   transportContext_.reset();
   device_.reset();
@@ -113,7 +114,7 @@ std::shared_ptr<GlooMesh> GlooMesh::connect(const tutti::Context& context) {
   try {
     mesh->listen(context);
   } catch (const Error& error) {
-    // The other ranks wait for an address, and read here why there is none.
+    // The other ranks wait for these addresses, and read the reason instead.
     context.store->set(key(context.rank), kNoAddress + std::string(error.what()));
     throw;
   }
@@ -131,7 +132,7 @@ void GlooMesh::listen(const tutti::Context& context) {
   gloo::transport::tcp::attr attributes;
   attributes.hostname = address_;
   attributes.ai_family = address_.find(':') == address_.npos ? AF_INET : AF_INET6;
-  // Gloo's own thread inherits the signal mask.
+  // Gloo's own thread inherits the signal mask of this thread.
   const BrokenPipesIgnored ignored;
   try {
     device_ = gloo::transport::tcp::CreateDevice(attributes);
@@ -150,8 +151,8 @@ void GlooMesh::listen(const tutti::Context& context) {
   }
 }
 
-// Gloo's connect() blocks, so a thread waits in it while this one watches the deadline and the
-// other ranks.
+// Connects to all ranks. Gloo's connect() blocks. So another thread runs it, while this thread
+// watches the deadline and the other ranks.
 void GlooMesh::connect_all(const tutti::Context& context) {
   std::vector<Bytes> own(static_cast<size_t>(size)), theirs(static_cast<size_t>(size));
   for (int peer = 0; peer < size; ++peer)
@@ -164,8 +165,8 @@ void GlooMesh::connect_all(const tutti::Context& context) {
   const ToldFailure told(*context.store, "gloo", rank, size);
   auto connecting = std::async(std::launch::async, [&] {
     const BrokenPipesIgnored ignored;
-    // They connect in ascending order, so that the two lowest ranks that are not connected always
-    // meet.
+    // All ranks connect in ascending order. So the two lowest ranks that are not connected yet can
+    // always connect to each other.
     for (int peer = 0; peer < size; ++peer)
       if (peer != rank) getPair(peer)->connect(theirs[static_cast<size_t>(peer)]);
   });
@@ -190,17 +191,18 @@ void GlooMesh::connect_all(const tutti::Context& context) {
     told.fail(failure);
     throw Error(failure);
   } catch (...) {
-    // Closing wakes the thread that connects.
+    // Closing a pair wakes the thread that waits in connect().
     for (int peer = 0; peer < size; ++peer)
       if (peer != rank) getPair(peer)->close();
     throw;
   }
 }
 
-// Finds our own descriptors of Gloo's connections. One end of a connection still has the address on
-// which it was awaited, which no other connection of this host has. The other end, which opened the
-// connection, has a port that connections to other addresses may share, such as the one to the
-// store. So that end is recognized by both addresses.
+// Finds this process's descriptors of Gloo's connections and duplicates them. The end that
+// accepted a connection still has the address on which it was awaited, which no other connection of
+// this host has. The end that opened the connection has a port that connections to other addresses
+// may share, such as the connection to the store. So that end is recognized by both of its
+// addresses.
 void GlooMesh::find_sockets(const std::vector<Bytes>& own, const std::vector<Bytes>& theirs) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const auto number = parse_integer(entry.path().filename().string(), 0, 1 << 30);

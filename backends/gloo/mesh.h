@@ -12,17 +12,17 @@
 
 namespace tutti {
 
-/// Gloo's connections to all other ranks, made through our Store. Gloo's own timeouts are only a
-/// backstop: close() wakes an operation that would wait forever.
+/// Gloo's connections to all other ranks, which find each other through our Store. Gloo's own
+/// timeout is very long, so close() wakes the operations that still wait.
 class GlooMesh final : public gloo::Context {
  public:
-  /// Throws Error(unavailable | timeout) if a rank cannot be reached within the deadline.
+  /// Throws Error(unavailable | timeout) if a rank cannot be reached before the deadline.
   static std::shared_ptr<GlooMesh> connect(const tutti::Context& context);
-  /// Data that was sent still arrives.
+  /// Closes the connections in order, so that data already sent still arrives.
   ~GlooMesh() override;
 
-  /// Fails every call that waits in the mesh: here, and on the other ranks as the connections end.
-  /// Any thread may call it.
+  /// Fails every call that waits in the mesh, on this rank and, because the connections end, on the
+  /// other ranks. Any thread may call it.
   void close() noexcept;
   /// Returns the address on which this rank listens.
   const std::string& address() const { return address_; }
@@ -36,8 +36,8 @@ class GlooMesh final : public gloo::Context {
 
   std::string address_;
   std::shared_ptr<WatchedTransport> watched_;
-  // Duplicates of the sockets of Gloo's connections. Gloo cannot be cancelled, but it notices when
-  // they are shut down. Constant once connected; empty for this rank.
+  // By rank: a duplicate of the socket of Gloo's connection; empty for this rank. Gloo's calls
+  // cannot be cancelled, but they fail when the socket is shut down. Constant once connected.
   std::vector<Descriptor> sockets_;
 };
 

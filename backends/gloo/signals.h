@@ -6,9 +6,9 @@
 
 namespace tutti {
 
-/// While it lives, writing to a connection that has ended is an error for this thread and the
-/// threads that it starts. Without it the write would raise a signal that ends the process, since
-/// Gloo does not ask for errors.
+/// While this object lives, SIGPIPE is blocked in this thread and in threads that it starts. So a
+/// write to a connection that has ended fails with an error. Without it the signal would end the
+/// process, because Gloo does not suppress the signal.
 class BrokenPipesIgnored {
  public:
   BrokenPipesIgnored() {
@@ -17,7 +17,7 @@ class BrokenPipesIgnored {
     sigaddset(&pipes, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipes, &before_);
   }
-  // Discards a pending SIGPIPE, so that it is not delivered later.
+  // Removes a pending SIGPIPE, so that it is not delivered later.
   ~BrokenPipesIgnored() {
     sigset_t pipes;
     sigemptyset(&pipes);

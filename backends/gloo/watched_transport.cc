@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Forwards everything to Gloo's buffer, and can be woken.
+/// Forwards all calls to Gloo's buffer. end_waits() can wake its waits.
 class WatchedBuffer final : public gloo::transport::UnboundBuffer {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -45,7 +45,7 @@ class WatchedBuffer final : public gloo::transport::UnboundBuffer {
   }
 
  private:
-  // Only end_waits() ends a wait early.
+  // A wait ends early only because of end_waits().
   static bool check(bool completed) {
     if (!completed) throw gloo::IoException("Gloo's connections are closed");
     return true;

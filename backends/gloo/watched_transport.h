@@ -10,8 +10,8 @@ namespace tutti {
 
 class WatchedBuffer;
 
-/// Gloo's transport with a way to end its waits: Gloo does not always wake a send whose connection
-/// has ended.
+/// Gloo's transport, with a function that ends its waits. It is needed because Gloo does not always
+/// wake a send whose connection has ended.
 class WatchedTransport final : public gloo::transport::Context {
  public:
   explicit WatchedTransport(std::shared_ptr<gloo::transport::Context> inner);
@@ -22,7 +22,7 @@ class WatchedTransport final : public gloo::transport::Context {
   std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* data,
                                                                       size_t bytes) override;
 
-  /// Makes every wait throw, present and future. Any thread may call it.
+  /// Makes all present and future waits throw. Any thread may call it.
   void end_waits() noexcept;
 
  private:

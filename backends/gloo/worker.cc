@@ -28,7 +28,7 @@ void Worker::post(Job& job) {
 
 void Worker::abandon(Job& job) {
   std::unique_lock lock(mutex_);
-  // The first job is running.
+  // The first job in the queue is the one that runs.
   const auto found = std::find(jobs_.begin(), jobs_.end(), &job);
   if (found == jobs_.end()) return;
   if (found != jobs_.begin()) {

@@ -10,26 +10,25 @@
 
 namespace tutti {
 
-/// A thread that runs jobs one after another, in the order in which they were posted, and reports
-/// when each is over.
+/// A thread that runs jobs one after another, in the order in which they were posted.
 class Worker {
  public:
-  /// Owned by the operation that posts it, which keeps it until it is over.
+  /// A job belongs to the operation that posts it. The operation keeps it until `is_over` is true.
   struct Job {
     std::function<void()> run;
-    std::string failure;  // the text of the exception that it threw
-    /// Set last, by the worker's thread.
+    std::string failure;  // text of the exception that `run` threw, or empty
+    /// The worker's thread sets this last.
     std::atomic<bool> is_over{false};
   };
 
-  /// `tell` runs after each job. `failed` runs after a job threw, before it is over. Both run on
-  /// the worker's thread.
+  /// `tell` runs after each job. `failed` runs after a job has thrown, before the job's `is_over`
+  /// is set. Both run on the worker's thread.
   Worker(std::function<void()> tell, std::function<void()> failed);
-  /// All posted jobs must be over.
+  /// All jobs must be over.
   ~Worker();
 
   void post(Job& job);
-  /// Returns when the job is over or has been removed from the queue.
+  /// Removes the job from the queue, or waits until it is over if it is already running.
   void abandon(Job& job);
 
  private:

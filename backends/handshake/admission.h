@@ -13,35 +13,36 @@
 
 namespace tutti {
 
-/// A connection that has arrived at a door and has not proved itself yet.
+/// A connection that has not proved itself yet.
 class Stranger {
  public:
   virtual ~Stranger() = default;
   /// Returns its name for the log: "the connection from 10.0.0.3:4711".
   virtual const std::string& name() const = 0;
-  /// Returns whether anything came from it, read or not.
+  /// Returns whether any byte has arrived from it, read or not.
   virtual bool has_spoken() = 0;
-  /// Closes the connection; its owner gets no result of it any more.
+  /// Closes the connection. Its owner then gets no result of the connection.
   virtual void dismiss() = 0;
 };
 
-/// Returns whether bytes have arrived at this socket that were not read yet.
+/// Returns whether unread bytes have arrived at this socket.
 bool has_input(int descriptor);
 
-/// Limits which connections may wait at a door (the store's port, a rank's TCP port, a rank's Unix
-/// socket) until they have proved themselves. At most kMostStrangers wait at once, so that
-/// connections which never prove themselves cannot keep a job from starting. A connection that
-/// arrives at a full door takes the slot of the one that has been silent for longest, or else of
-/// the oldest one. Every connection keeps its slot for at least kLeastStay.
+/// Limits the connections that wait at a door until they have proved themselves. A door is the
+/// store's port, a rank's TCP port or a rank's Unix socket. At most kMostStrangers wait at a time.
+/// So connections that never prove themselves cannot keep a job from starting.
 ///
-/// It counts the connections that were turned away and logs them: the first at once, then one line
-/// per kBetweenLines while more come, and the rest at the end. One thread at a time; the caller
-/// passes in the time.
+/// A connection that arrives at a full door takes the slot of another one: the oldest that has sent
+/// nothing, or else the oldest of all. Every connection keeps its slot for at least kLeastStay.
+///
+/// The class counts and logs the connections that were turned away. It logs the first one
+/// immediately, then one line per kBetweenLines while more come, and the rest at the end. One
+/// thread at a time uses it. The caller passes in the current time.
 class Admission {
  public:
   static constexpr size_t kMostStrangers = 256;
-  /// A genuine caller sends at once, so it is seldom dismissed. A flood of connections is accepted
-  /// at a rate of at most 5,000 a second.
+  /// A rank of the job sends immediately, so it is seldom dismissed. With this value at most about
+  /// 5,000 connections per second are accepted.
   static constexpr std::chrono::milliseconds kLeastStay{50};
   static constexpr std::chrono::seconds kBetweenLines{10};
 
@@ -50,23 +51,25 @@ class Admission {
   ~Admission();
   Admission(const Admission&) = delete;
 
-  /// Returns when the next stranger may enter. Until then further ones wait in the kernel's queue.
+  /// Returns the time at which the next stranger may enter. Until then others wait in the kernel's
+  /// queue.
   Clock::time_point next_opening(Clock::time_point now) const;
-  /// Admits the stranger that `make` returns; `make` receives the number of its slot (`place`).
-  /// Dismisses another stranger if the door is full. Must not be called before next_opening(). The
-  /// caller owns the stranger.
+  /// Admits the stranger that `make` returns. `make` receives the number of the stranger's slot
+  /// (`place`). If the door is full, another stranger is dismissed. Must not be called before
+  /// next_opening(). The caller owns the stranger.
   void enter(const std::function<std::weak_ptr<Stranger>(uint64_t place)>& make,
              Clock::time_point now);
-  /// Dismisses a stranger if one has had kLeastStay; for a process that has run out of descriptors.
+  /// Dismisses a stranger that has stayed for kLeastStay, and returns whether there was one. Called
+  /// when the process has run out of descriptors.
   bool make_room(Clock::time_point now);
-  /// Frees the slot of a stranger that has proved itself or was turned away by the caller.
+  /// Frees the slot of a stranger that has proved itself or that the caller has turned away.
   void leave(uint64_t place);
 
   enum class Reason : uint8_t { silent, unproved, other_user };
-  /// Counts a connection that was turned away. `what` says which one, and why: "the connection from
-  /// 10.0.0.3:4711 is not a Tutti process".
+  /// Counts a connection that was turned away. `what` says which connection and why: "the
+  /// connection from 10.0.0.3:4711 is not a Tutti process".
   void turned_away(Reason reason, std::string_view what, Clock::time_point now);
-  /// Logs now what was counted since the last line.
+  /// Logs the connections that were counted since the last line.
   void tell(Clock::time_point now);
 
  private:

@@ -14,8 +14,8 @@ namespace tutti {
 
 namespace {
 
-// The preamble is magic and version. Its form never changes, so any two versions can report each
-// other's number.
+// The preamble is magic and version. Its form never changes. So processes of any two versions can
+// report each other's version.
 constexpr std::string_view kMagic = "TUTTI\r\n\x1a";
 constexpr size_t kPreambleBytes = 8 + 4;
 constexpr size_t kNonceBytes = 32;
@@ -24,7 +24,7 @@ constexpr size_t kScopeBytes = 32;
 constexpr size_t kHelloBytes = 1 + 4 + 4 + kScopeBytes + kNonceBytes;
 constexpr size_t kProofBytes = 32;
 
-// The acceptor's answers; these numbers are part of the protocol.
+// The acceptor's answers. These numbers are part of the protocol.
 constexpr uint8_t kWelcome = 0;
 constexpr uint8_t kWrongSecret = 1;
 constexpr uint8_t kOtherScope = 2;
@@ -40,7 +40,8 @@ std::string random_bytes(size_t count) {
 std::string hmac_sha256(std::string_view key, std::string_view message) {
   std::string mac(kProofBytes, '\0');
   unsigned length = 0;
-  // HMAC() takes a null key as "the key of the previous call", so an empty key gets an address.
+  // HMAC() takes a null key for "the key of the previous call". So an empty key gets a valid
+  // address.
   const char* key_bytes = key.empty() ? "" : key.data();
   const auto* done = HMAC(EVP_sha256(), key_bytes, static_cast<int>(key.size()),
                           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
@@ -92,8 +93,8 @@ Handshake::Handshake(HandshakeRole role, HandshakeTerms terms)
   append_number(own_hello_, static_cast<uint8_t>(role_));
   append_number(own_hello_, static_cast<int32_t>(terms_.rank));
   append_number(own_hello_, static_cast<int32_t>(terms_.peer));
-  // The digest is sent in the clear and without the secret: it only distinguishes a stray
-  // connection from a wrong secret.
+  // The digest of the scope is sent in the clear and without the secret. It only serves to tell a
+  // stray connection from a wrong secret.
   own_hello_ += hmac_sha256("", terms_.scope);
   own_hello_ += random_bytes(kNonceBytes);
   output_ = own_hello_;
@@ -162,7 +163,8 @@ void Handshake::take_hello(std::string_view bytes) {
     if (!same_rank) refuse(kOtherRank);
     return expect(Stage::proof, kProofBytes);
   }
-  // The acceptor's wanted rank is not checked: it need not know yet which rank calls.
+  // The rank that the acceptor wants is not checked, because the acceptor may not know yet which
+  // rank calls.
   if (!same_scope) throw refusal(kOtherScope, terms_, rank);
   if (rank != terms_.peer) throw refusal(kOtherRank, terms_, rank);
   output_ += proof_of(role_);

@@ -8,43 +8,44 @@ namespace tutti {
 
 enum class HandshakeRole : uint8_t { initiator = 1, acceptor = 2 };
 
-/// Version of everything that our processes send each other over sockets.
+/// Version of the protocols that our processes use over sockets.
 inline constexpr uint32_t kWireVersion = 2;
 
-/// A connection that has not proved itself after this many seconds is dropped.
+/// Seconds after which a connection that has not proved itself is dropped.
 inline constexpr double kHandshakeSeconds = 5;
 
-/// The two sides of a handshake and its purpose.
+/// The parameters of one side of a handshake.
 struct HandshakeTerms {
-  // the job's secret; if empty, the handshake proves nothing and only rejects stray connections
+  // the job's secret; if empty, nothing is proved and only stray connections are rejected
   std::string secret;
-  std::string scope;      // the purpose of the connection; must be equal on both sides
-  int rank = -1;          // own rank; -1: none (the store and its clients)
-  int peer = -1;          // the rank wanted at the other end; an acceptor's -1 accepts any rank
-  std::string peer_name;  // for errors: "rank 3 (10.0.0.3:4711)"
+  std::string scope;      // purpose of the connection; equal on both sides
+  int rank = -1;          // this rank; -1: none (the store and its clients)
+  int peer = -1;          // the rank expected at the other end; -1: the acceptor takes any rank
+  std::string peer_name;  // names the peer in errors: "rank 3 (10.0.0.3:4711)"
   uint32_t version = kWireVersion;
 };
 
-/// The two ends of a connection prove to each other that they know the job's secret. This class is
-/// the pure protocol; its owner moves the bytes. Both ends send a hello (version, role, ranks,
-/// scope, nonce) at once. Then the initiator proves itself, and only after that the acceptor. A
-/// proof is an HMAC-SHA-256 under the secret over the prover's role, both hellos and the scope.
-/// Fresh nonces defeat replay; the role in each proof defeats reflection. All frames have a fixed
-/// size, so no byte after the handshake is read.
+/// A handshake in which the two ends of a connection prove to each other that they know the job's
+/// secret. This class is the pure protocol. Its owner moves the bytes.
 ///
-/// The proof protects only the beginning of a connection: it does not stop a host on the way that
-/// can alter later packets.
+/// Both ends send a hello first, without waiting: version, role, ranks, scope and nonce. Then the
+/// initiator proves itself. Only after that the acceptor proves itself. A proof is an HMAC-SHA-256
+/// under the secret over the prover's role, both hellos and the scope. Fresh nonces defeat replay,
+/// and the role in each proof defeats reflection. All frames have a fixed size, so no byte that
+/// follows the handshake is read.
+///
+/// The proof protects only the beginning of a connection. It does not stop a host on the network
+/// path from altering later packets.
 class Handshake {
  public:
   Handshake(HandshakeRole role, HandshakeTerms terms);
 
-  /// Returns the bytes to send now. After received() threw, they may be the refusal that gives the
-  /// other side the reason; send it if the connection takes it.
+  /// Returns the bytes to send now. If received() threw, they may be a refusal, which gives the
+  /// other end the reason. The owner sends it if the connection takes it.
   std::string_view output() const { return output_; }
   void sent(size_t bytes) { output_.erase(0, bytes); }
 
-  /// Returns how many bytes to read next, never more than the handshake has. 0: nothing more to
-  /// read.
+  /// Returns how many bytes to read next; 0: none. It never exceeds the bytes of the handshake.
   size_t wanted() const { return wanted_; }
   /// Takes exactly wanted() bytes. Throws Error(corrupt_data) if the other end is not a Tutti
   /// process, Error(version) with both versions, Error(authentication) for a wrong secret and
@@ -52,7 +53,7 @@ class Handshake {
   void received(std::string_view bytes);
 
   bool done() const { return stage_ == Stage::done && output_.empty(); }
-  /// Returns the rank at the other end, or -1. It is proved only once done().
+  /// Returns the rank at the other end, or -1. It is proved only after done() returns true.
   int peer() const { return peer_; }
   const std::string& peer_name() const { return terms_.peer_name; }
 

@@ -38,15 +38,15 @@ class HandshakeSession : public Stranger, public std::enable_shared_from_this<Ha
   }
 
  private:
-  // It sends before it reads: each side's first frame needs nothing from the other.
+  // Sends before it reads, because the first frame of each side needs nothing from the other side.
   void step() {
     if (!handshake_.output().empty()) {
       asio::async_write(socket_, asio::buffer(handshake_.output()),
                         [self = shared_from_this()](ErrorStatus status, size_t bytes) {
                           if (!self->result_) return;
-                          // A peer that refused us may have closed already, but its reason can
-                          // still be read. So a failed write is not an error here: the next read
-                          // reports the cause.
+                          // A peer that refused this side may have closed the connection already,
+                          // but its reason can still be read. So a failed write is not an error
+                          // here. The next read reports the cause.
                           self->handshake_.sent(status ? self->handshake_.output().size() : bytes);
                           self->step();
                         });
@@ -76,8 +76,8 @@ class HandshakeSession : public Stranger, public std::enable_shared_from_this<Ha
     step();
   }
 
-  // Sends the other side the reason, if the connection takes it at once. Then reads what the peer
-  // has sent, so that closing does not reset the connection before the reason has arrived.
+  // Sends the reason to the other side, if the connection takes it immediately. Then reads what the
+  // peer has sent. Otherwise closing could reset the connection before the reason has arrived.
   void say_goodbye() {
     const auto output = handshake_.output();
     const int fd = socket_.native_handle();
@@ -164,8 +164,8 @@ void Gate::accept() {
   ErrorStatus status;
   auto socket = accept_waiting(acceptor_, status);
   if (!status) greet(std::move(socket));
-  // Without descriptors or memory the connection stays in the kernel's queue. Trying again at once
-  // would spin, unless a dismissed stranger frees a descriptor.
+  // If accepting failed for lack of descriptors or memory, the connection stays in the kernel's
+  // queue. Another try now would fail too, unless a dismissed stranger frees a descriptor.
   if (!status || is_harmless_accept_error(status) || admission_.make_room(Clock::now())) {
     open();
   } else {
@@ -179,7 +179,7 @@ void Gate::accept() {
 void Gate::greet(tcp::socket socket) {
   ErrorStatus status;
   const auto from = socket.remote_endpoint(status);
-  if (status) return;  // it is gone already
+  if (status) return;  // the connection has already ended
   auto terms = terms_;
   terms.peer_name = fmt::format("the connection from {}", to_text(from));
   const auto greet = [&](uint64_t place) {

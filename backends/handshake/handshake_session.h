@@ -12,31 +12,32 @@
 
 namespace tutti {
 
-/// Called once, either with the connection and the proved rank at its other end, or with the error
-/// and the rank that the other side claimed to be (-1: none).
+/// Called once. On success it gets the connection and the proved rank at the other end. On failure
+/// it gets the error and the rank that the other side claimed to be (-1: none).
 using HandshakeResult = std::function<void(std::exception_ptr error, tcp::socket socket, int peer)>;
 
 /// Runs a handshake over a connected socket without blocking the io_context. At the deadline it
-/// closes the connection with Error(timeout). Whatever the other side does, this costs at most one
-/// socket and 1 KiB until the deadline. After the returned Stranger is dismissed, `result` is not
+/// closes the connection and reports Error(timeout). Until then it uses at most one socket and 1
+/// KiB, whatever the other side does. After the returned Stranger is dismissed, `result` is not
 /// called any more.
 std::shared_ptr<Stranger> async_handshake(tcp::socket socket, Handshake handshake,
                                           Deadline deadline, HandshakeResult result);
 
-/// Accepts connections until close() and passes on those that prove themselves. Admission bounds
-/// how many others are open at once and for how long. Runs on the acceptor's io_context; its
-/// pending work there keeps it alive until close().
+/// Accepts connections until close(), and hands those that prove themselves to `welcome`. Admission
+/// bounds how many other connections are open and for how long. The gate runs on the acceptor's
+/// io_context. Its pending work there keeps it alive until close().
 class Gate : public std::enable_shared_from_this<Gate> {
  public:
   using Welcome = std::function<void(tcp::socket socket, int peer)>;
   using TurnAway = std::function<void(std::exception_ptr error, int claimed_peer)>;
 
-  /// `keeper` names the owner of the door in the log ("rank 3"). `log` and `turn_away` may be
-  /// empty. The gate fills in terms.peer_name for each connection.
+  /// `keeper` names the owner of the door in the log ("rank 3"). `turn_away` gets the errors of
+  /// failed connections. `log` and `turn_away` may be empty. The gate sets terms.peer_name for each
+  /// connection.
   Gate(tcp::acceptor acceptor, HandshakeTerms terms, const std::string& keeper, LogSink log,
        Welcome welcome, TurnAway turn_away);
   void open();
-  /// Stops accepting; neither function is called any more.
+  /// Stops accepting. `welcome` and `turn_away` are not called any more.
   void close();
   /// Logs the connections that were turned away since the last line.
   void report() { admission_.tell(Clock::now()); }

@@ -22,7 +22,7 @@ const std::vector<int>& inner_ranks(const LevelsGrid& grid) {
   return grid.ranks[static_cast<size_t>(grid.host)];
 }
 
-// Returns the ranks that have this rank's number on their hosts, by host.
+// Returns one rank per host: the rank that has this rank's number on its host.
 std::vector<int> cross_ranks(const LevelsGrid& grid) {
   std::vector<int> ranks;
   for (int host = 0; host < static_cast<int>(grid.ranks.size()); ++host)
@@ -30,7 +30,7 @@ std::vector<int> cross_ranks(const LevelsGrid& grid) {
   return ranks;
 }
 
-// Returns nothing if the hosts have unequal numbers of ranks.
+// Returns the ranks of all hosts, or nothing if the hosts have unequal numbers of ranks.
 std::optional<LevelsGrid> grid_of(const Context& context) {
   const auto host_of = context.hosts();
   LevelsGrid grid;
@@ -61,8 +61,8 @@ Context context_among(const Context& whole, const std::vector<int>& ranks, std::
   return context;
 }
 
-// Publishes this rank's failure (empty: none) and reads those of all ranks. If any rank failed, all
-// ranks throw, so that none waits for another.
+// Publishes this rank's failure (empty: none) and reads the failures of all ranks. If any rank
+// failed, all ranks throw, so that no rank waits for another without success.
 void announce(const Context& context, const std::string& failure) {
   const auto key = [](int rank) { return fmt::format("levels/{}", rank); };
   context.store->set(key(context.rank), failure);
@@ -113,7 +113,8 @@ class DeviceLevels final : public Backend {
     }
   }
 
-  // `control` is progressed last: a peer that leaves reports it there before it closes the others.
+  // `control` is progressed last. A peer that leaves reports this through `control` before it
+  // closes the other backends.
   bool progress() override {
     place_.bell->silence();
     bool moved = place_.inner->progress();
@@ -177,7 +178,7 @@ class DeviceLevels final : public Backend {
       sum.bytes_to_peer[static_cast<size_t>(ranks[i])] += to_cross[i];
     return sum;
   }
-  // The inner part of the new communicator has the ranks of this host that pass this color.
+  // The new communicator splits only the inner backend of this host.
   std::shared_ptr<Inheritance> split(const Context& context, int color, int key) override {
     return place_.inner->split(context_among(context, inner_ranks(place_.grid), "inner"), color,
                                key);
@@ -191,7 +192,7 @@ class DeviceLevels final : public Backend {
     if (auto* transport = inner.transport()) parts.push_back({transport, inner_ranks(grid)});
     return parts;
   }
-  // For devices, the capabilities are those that both levels have.
+  // The result has the services for devices that both levels have.
   static Capabilities describe(const std::string& name, const LevelsGrid& grid,
                                const Backend& inner, const Backend& cross, const Backend& control) {
     const auto near = inner.capabilities(), far = cross.capabilities();
@@ -211,8 +212,8 @@ class DeviceLevels final : public Backend {
       std::erase_if(service.dtypes, [&](DataType dtype) {
         return !far.serves(service.kinds.front(), dtype, ReduceOp::sum);
       });
-      // A sum is passed between the levels in its own type. The sum behind an average of integers
-      // may not fit in that type, so such averages are not offered.
+      // A sum passes between the levels in its own type. The sum of an average of integers may not
+      // fit into that type. So averages of integers are not offered.
       const auto average = std::find(service.ops.begin(), service.ops.end(), ReduceOp::average);
       if (average != service.ops.end()) {
         service.ops.erase(average);
@@ -230,7 +231,8 @@ class DeviceLevels final : public Backend {
   JointTransport transport_;
   const Capabilities capabilities_;
   LevelsPlace place_;
-  LevelsStreams streams_[kQueues + 1];  // for operations without a queue, then one per queue
+  // streams of operations without a queue, then those of each queue
+  LevelsStreams streams_[kQueues + 1];
   Poller poller_;
 };
 

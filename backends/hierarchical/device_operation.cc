@@ -10,7 +10,8 @@ namespace tutti {
 
 namespace {
 
-// An operation's tag counts up from 1. The bits above number the calls of that operation.
+// The tags of operations count up from 1. In the tag of a call within an operation, the higher bits
+// hold the call's number.
 constexpr int kCallShift = 48;
 constexpr double kDrainSeconds = 3;
 
@@ -49,8 +50,8 @@ LevelsOperation::LevelsOperation(LevelsPlace& place, const LevelsStreams& stream
       is_bucket_(!device_.inputs.empty() || !device_.outputs.empty()),
       plan_(plan_levels(collective, place.grid)) {
   if (collective_.op == ReduceOp::average && sums_of(collective) == Sums::scaled) {
-    // Each level averages. The mean of the hosts' means is right, because all hosts have equally
-    // many ranks.
+    // Each level averages. The result is right because all hosts have equally many ranks, so it is
+    // the mean of the hosts' means.
     collective_.scale.factor *= static_cast<double>(place.size) / contributors_;
   } else if (collective_.op == ReduceOp::average) {
     collective_.op = ReduceOp::sum;
@@ -75,8 +76,9 @@ LevelsOperation::~LevelsOperation() {
     place_.free.push_back(std::move(scratch_));
     return;
   }
-  // The caller is about to free the memory, so no stream may use it any more. The packing may wait
-  // for a stream of the user that waits for an earlier operation, so all gates are opened.
+  // When this returns, the caller frees the operation's memory, so no stream may use it any more.
+  // The packing may wait for a stream of the user, and that stream for the gate of an earlier
+  // operation. So all gates are opened.
   if (!place_.breaking_off) place_.breaking_off = Deadline::after(kDrainSeconds);
   for (auto* operation : place_.running) operation->open_gates();
   open_gates();
@@ -85,7 +87,7 @@ LevelsOperation::~LevelsOperation() {
     runtime.record(scratch_->event, stream);
     while (!runtime.reached(scratch_->event)) {
       if (place_.breaking_off->passed()) {
-        // The device still uses the scratch memory, so it is leaked.
+        // The device still uses the scratch memory, so it is never freed.
         static_cast<void>(scratch_.release());
         return;
       }
@@ -116,7 +118,7 @@ bool LevelsOperation::end(OperationState state) {
 }
 
 OperationState LevelsOperation::advance() {
-  // After an abort a command on a stream may never finish, so this does not wait for the streams.
+  // After an abort a command on a stream may never finish. So this does not wait for the streams.
   if (stage_ != Stage::over && place_.is_aborted.load()) return OperationState::failed;
   while (step()) {
   }
@@ -125,8 +127,8 @@ OperationState LevelsOperation::advance() {
 
 void LevelsOperation::cancel() {
   is_cancelled_ = true;
-  // Once all ranks have agreed, the other ranks' calls need this rank: it goes on and drops the
-  // result.
+  // Once all ranks have agreed, the calls of the other ranks need this rank. So the operation goes
+  // on and its result is dropped.
   if (stage_ == Stage::agreeing && part_) part_->cancel();
 }
 
@@ -134,7 +136,7 @@ bool LevelsOperation::step() {
   switch (stage_) {
     case Stage::agreeing:
       if (!is_part_done()) return stage_ == Stage::over;
-      // Nothing is on a stream yet, so a cancelled operation ends here.
+      // Nothing has been put on a stream yet, so a cancelled operation can end now.
       if (is_cancelled_) return end(OperationState::failed);
       pack();
       return true;
@@ -222,10 +224,10 @@ std::byte* LevelsOperation::memory_of(const LevelsPlan::Spot& spot) const {
     switch (spot.memory) {
       case LevelsPlan::Memory::pinned:
         return scratch_->pinned;
-      case LevelsPlan::Memory::scratch:  // none if this rank has no part
+      case LevelsPlan::Memory::scratch:  // there is none if this rank has no part
         return scratch_->device ? scratch_->device->data() : nullptr;
       case LevelsPlan::Memory::input:
-        // neither level writes to it
+        // Neither level writes to the input.
         if (!is_bucket_) return const_cast<std::byte*>(collective_.input);
         break;
       case LevelsPlan::Memory::output:

@@ -12,14 +12,14 @@
 
 namespace tutti {
 
-/// The streams of one queue. Only `packing` waits for the user's streams, so `copying` and the
-/// inner backend's streams wait for nothing but the ranks themselves.
+/// The streams of one queue. Only `packing` waits for the user's streams. So `copying` and the
+/// inner backend's streams wait only for the ranks' own work.
 struct LevelsStreams {
   StreamRef packing, copying;
 };
 
-/// Pinned memory, a word and an event for one operation, and memory of the device if it needs some.
-/// Later operations reuse them.
+/// The resources of one operation: pinned host memory, memory of the device if it needs some, a
+/// word and an event. Later operations reuse them.
 struct LevelsScratch {
   std::byte* pinned = nullptr;
   size_t bytes = 0;
@@ -32,8 +32,8 @@ struct LevelsScratch {
 
 class LevelsOperation;
 
-/// The state that all operations of a backend share. Only the holder of the engine's token uses it,
-/// except the bell and is_aborted.
+/// The state that all operations of a backend share. Except for the bell and is_aborted, only the
+/// thread that drives the engine uses it.
 struct LevelsPlace {
   DeviceRuntime* runtime = nullptr;
   Device device;
@@ -49,13 +49,14 @@ struct LevelsPlace {
   std::unique_ptr<LevelsScratch> take(size_t bytes, size_t device_bytes);
 };
 
-/// A collective over both levels. These are its stages, by its LevelsPlan:
+/// A collective over both levels. Its LevelsPlan gives the calls. These are its stages:
 ///   1. All ranks agree, and then a bucket is packed.
 ///   2. The ranks of a host make the calls of `before`.
-///   3. Each rank copies its share to host memory. The ranks of the same number on all hosts run
-///      `cross` on it. Each rank copies its share back.
+///   3. Each rank copies its share to host memory. The ranks that have the same number on
+///      their hosts run `cross` on it. Each rank copies its share back.
 ///   4. The ranks of a host make the calls of `after`, and the bucket is unpacked.
-/// No data moves before all ranks agree, so a veto leaves nothing behind on any device.
+/// No data moves before all ranks have agreed. So a veto leaves the memory of all devices
+/// unchanged.
 class LevelsOperation final : public Operation {
  public:
   LevelsOperation(LevelsPlace& place, const LevelsStreams& streams, const Collective& collective,
@@ -68,24 +69,23 @@ class LevelsOperation final : public Operation {
   bool lacks_ranks() const override {
     return stage_ == Stage::agreeing && part_ && part_->lacks_ranks();
   }
-  /// Does one step if the event that it waits for has happened. Returns true if it did.
+  /// Does the next step if it need not wait any more. Returns true if it did a step.
   bool step();
   /// Releases the user's streams that wait for this operation.
   void open_gates();
 
  private:
   enum class Stage { agreeing, packing, before, fetching, crossing, after, unpacking, over };
-  // Stored in the lower bits of the word; the turn is above them.
+  // The lower bits of a word's value. The higher bits hold the turn.
   enum Mark : uint64_t { kPacked = 1, kFetched = 2, kUnpacked = 3, kMarks = 4 };
 
   uint64_t mark(Mark which) const { return scratch_->turn * kMarks + which; }
   bool has_passed(Mark which) const;
   void tell(StreamRef stream, Mark which);
   bool end(OperationState state);
-  /// Called when `part_` may be over. Returns true if it is done. If it failed, this operation is
-  /// over too.
+  /// Advances `part_`. Returns true if it is done. If it has failed, this operation fails too.
   bool is_part_done();
-  /// Starts the next call of the ranks of this host; returns false if there is none.
+  /// Starts the next of the calls. Returns false if there is none.
   bool start_next(const std::vector<LevelsPlan::Call>& calls, std::span<void* const> ready);
   Collective collective_of(const LevelsPlan::Call& call) const;
   std::byte* memory_of(const LevelsPlan::Spot& spot) const;
@@ -107,7 +107,7 @@ class LevelsOperation final : public Operation {
   const bool is_bucket_;
   const LevelsPlan plan_;
   size_t next_ = 0;    // index into the calls of this stage
-  uint64_t made_ = 0;  // number of calls started on this host, for their tags
+  uint64_t made_ = 0;  // number of calls started within this host; gives their tags
   std::unique_ptr<LevelsScratch> scratch_;
   Stage stage_ = Stage::agreeing;
   bool is_on_streams_ = false;

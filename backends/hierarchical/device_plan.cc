@@ -15,7 +15,7 @@ int64_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Makes a plan. Calls without elements are left out, on all ranks that would take part.
+// Makes a plan. A call without elements is left out on all ranks that would take part in it.
 class Planner {
  public:
   Planner(const Collective& collective, const LevelsGrid& grid)
@@ -39,8 +39,8 @@ class Planner {
   }
 
  private:
-  // The ranks of a host reduce and scatter; ranks of the same number reduce their shares; each host
-  // gathers.
+  // First the ranks of each host reduce and scatter. Then the ranks of the same number reduce their
+  // shares. Then the ranks of each host gather the shares.
   void allreduce() {
     const auto shares = shares_of(what_.send_counts[0]);
     const auto [at, count] = own(shares);
@@ -54,7 +54,8 @@ class Planner {
     plan_.reduced = what_.send_counts[0];
   }
 
-  // The root's host gets all elements first. Each of its ranks sends its share to the other hosts.
+  // First the ranks of the root's host get all elements. Then each of them sends its share to the
+  // other hosts.
   void broadcast() {
     const auto shares = shares_of(what_.send_counts[0]);
     const auto [at, count] = own(shares);
@@ -74,8 +75,8 @@ class Planner {
     plan_.pinned = count;
   }
 
-  // Ranks of the same number gather their parts. Then each host gathers these, one host's parts
-  // after another.
+  // First the ranks of the same number gather their parts. Then the ranks of each host gather
+  // the results, host after host.
   void allgather() {
     const auto own_count = what_.send_counts[static_cast<size_t>(grid_.rank())];
     plan_.fetch = {{{Memory::input}, 0, own_count}};
@@ -94,8 +95,8 @@ class Planner {
     plan_.pinned = arrived;
   }
 
-  // For every host's part, the ranks of a host reduce what they have; ranks of the same number
-  // reduce the results.
+  // For the parts of each host, the ranks of this host first reduce their inputs. Then the ranks of
+  // the same number reduce the results.
   void reduce_scatter() {
     const auto counts = counts_of_number();
     for (int host = 0; host < hosts(); ++host) {
@@ -120,14 +121,14 @@ class Planner {
   }
 
   int hosts() const { return static_cast<int>(grid_.ranks.size()); }
-  // Returns how many of `count` elements each rank of a host moves.
+  // Returns how many of `count` elements each rank of a host moves between the hosts.
   Counts shares_of(int64_t count) const {
     const auto n = static_cast<int64_t>(host_size_);
     Counts shares;
     for (int64_t i = 0; i < n; ++i) shares.push_back(count / n + (i < count % n ? 1 : 0));
     return shares;
   }
-  // Returns the offset of this rank's share and its size.
+  // Returns the offset and the size of this rank's share.
   std::pair<int64_t, int64_t> own(const Counts& shares) const {
     const auto mine = shares.begin() + grid_.number;
     return {std::accumulate(shares.begin(), mine, int64_t{0}), *mine};
@@ -149,7 +150,7 @@ class Planner {
       counts.push_back(what_.send_counts[static_cast<size_t>(rank)]);
     return counts;
   }
-  // Returns the counts of the ranks that have this rank's number.
+  // Returns the counts of the ranks that have this rank's number on their hosts.
   Counts counts_of_number() const {
     Counts counts;
     for (int host = 0; host < hosts(); ++host)

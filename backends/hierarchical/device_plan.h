@@ -8,7 +8,8 @@
 
 namespace tutti {
 
-/// The ranks of every host, and this rank's position among them. All hosts have equally many ranks.
+/// The ranks of every host, and this rank's position among them. All hosts have the same number of
+/// ranks.
 struct LevelsGrid {
   std::vector<std::vector<int>> ranks;
   int host = 0;    // index into `ranks`
@@ -23,7 +24,8 @@ struct LevelsGrid {
 
 /// The calls and copies of one rank in a collective over two levels. Offsets and counts are in
 /// elements. The calls of a list run one after another. The ranks of a host make the calls of
-/// `before` and `after`; the ranks of the same number make `cross`, on pinned memory.
+/// `before` and `after`, on device memory. The ranks of the same number make the call `cross`, on
+/// pinned memory.
 struct LevelsPlan {
   enum class Memory { input, output, scratch, pinned };
   struct Spot {
@@ -50,9 +52,9 @@ struct LevelsPlan {
   int64_t reduced = 0;              // elements of the output that are sums and must be scaled
 };
 
-/// Returns the plan of an allreduce or broadcast, or, if the grid is in blocks, of an allgather or
-/// reduce_scatter. Every rank of a host moves its own share between the hosts, and nothing else
-/// crosses. A pure function.
+/// Returns the plan of an allreduce or a broadcast. If the grid is in blocks, the collective may
+/// also be an allgather or a reduce_scatter. Every rank of a host moves its own share between the
+/// hosts, and no other data crosses. A pure function.
 LevelsPlan plan_levels(const Collective& collective, const LevelsGrid& grid);
 
 }  // namespace tutti

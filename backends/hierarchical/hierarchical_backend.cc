@@ -15,9 +15,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// One backend connects ranks of one host (shared memory), another the hosts (TCP). One transport
-// covers both, and the two-level algorithms keep most of the traffic inside the hosts. A name such
-// as shm+ucx gives the two backends.
+// One backend connects the ranks of each host (shared memory), and another connects the hosts
+// (TCP). One transport covers both. The two-level algorithms keep most of the traffic within the
+// hosts. A name such as shm+ucx selects the two backends.
 
 namespace tutti {
 
@@ -45,7 +45,8 @@ const BackendPlugin& channels_of(const Context& context, std::string_view name) 
                           name, context.name, levels(context).cross));
 }
 
-// Returns half of the time that is left, so that the other half is left for the other backend.
+// Returns the time at which half of the remaining time has passed. The other half is left for the
+// other backend.
 Deadline half_way(Deadline deadline) {
   if (deadline.is_never()) return Deadline::after(30);
   const auto now = Clock::now();
@@ -54,8 +55,8 @@ Deadline half_way(Deadline deadline) {
 
 std::string result_key(int rank) { return fmt::format("near/{}", rank); }
 
-// Returns what a rank of this host published about its shared memory: why it failed, or an empty
-// text.
+// Returns what a rank of this host has published about opening its shared memory: the reason of a
+// failure, or an empty text.
 std::string result_of(const Context& context, int peer) {
   try {
     return context.store->get(result_key(peer), context.deadline);
@@ -70,8 +71,8 @@ std::string result_of(const Context& context, int peer) {
 }
 
 // Opens channels in shared memory to the other ranks of this host. Returns nothing if any rank of
-// the host could not open all of its channels. All ranks of the host reach the same decision,
-// because each publishes its own result and then reads all of them.
+// the host could not open all of its channels. Each rank publishes its own result and reads all
+// results, so all ranks of the host decide the same.
 std::optional<Channels> open_shared_memory(const Context& context, const std::vector<int>& peers) {
   auto hurried = context;
   hurried.deadline = half_way(context.deadline);
@@ -112,14 +113,14 @@ std::vector<int> peers_of(const Context& context) {
   return peers;
 }
 
-// Returns a context whose store keys differ from those of plain backends.
+// Returns a context whose keys in the store differ from those of the two backends used alone.
 Context own_context(const Context& outer) {
   auto context = outer;
   context.store = make_prefix_store(outer.store, "hierarchical/");
   return context;
 }
 
-// Returns the peers on this host, ascending.
+// Returns the peers on this host, in ascending order.
 std::vector<int> near_ranks(const Context& context, std::span<const int> peers) {
   const auto hosts = context.hosts();
   std::vector<int> near;
@@ -156,7 +157,8 @@ std::unique_ptr<Transport> near_transport(const Context& context, const std::vec
   return make_stream_transport(static_cast<int>(own), std::move(near));
 }
 
-// The user asked for two levels, so they are given up only if the network gains nothing from them.
+// Makes the backend over a transport that covers both levels. The user asked for two levels, so the
+// two-level algorithms are used unless the measured network shows no gain from them.
 std::unique_ptr<Backend> make_backend(const Context& context, std::string name,
                                       std::unique_ptr<Transport> transport) {
   auto probed = context;
@@ -164,7 +166,7 @@ std::unique_ptr<Backend> make_backend(const Context& context, std::string name,
   return make_transport_backend(probed, std::move(name), std::move(transport));
 }
 
-// Connects the hosts by a backend that has messages but no channels.
+// Connects the hosts by a backend that has a Transport but no channels.
 std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlugin& cross) {
   const auto context = own_context(outer);
   auto ranks = near_ranks(context, peers_of(context));
@@ -173,7 +175,7 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
   ranks.insert(std::lower_bound(ranks.begin(), ranks.end(), context.rank), context.rank);
   std::unique_ptr<Transport> near;
   if (channels) near = near_transport(context, ranks, std::move(*channels));
-  // Then no rank needs the other backend: all ranks of a host reach the same result.
+  // If all ranks are on one host, no rank needs the other backend. All ranks reach the same result.
   if (near && static_cast<int>(ranks.size()) == context.size)
     return make_transport_backend(context, context.name, std::move(near));
   return make_backend(context, context.name,
@@ -183,8 +185,9 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
 
 std::unique_ptr<Backend> connect(const Context& context);
 
-// Connects the backend for host memory and messages beside an inner backend that works on devices.
-// It uses channels between the hosts too, because the kernel limits how deep poll descriptors nest.
+// Connects `control`, the backend for host memory and messages, if the inner backend works on
+// devices. It uses channels between the hosts too, because the kernel limits how deeply poll
+// descriptors nest.
 std::unique_ptr<Backend> connect_control(const Context& outer) {
   auto context = outer;
   context.name = "shm+tcp";
@@ -208,7 +211,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
         fmt::format("backend {} runs whole collectives and offers no messages, so {} cannot "
                     "use it between hosts; use {}+tcp, or {} alone",
                     cross.name, context.name, levels(context).inner, cross.name));
-  // checked on every rank, even one without peers on its host
+  // This is checked on every rank, even on one without peers on its host.
   channels_of(context, levels(context).inner);
   if (!cross.open) return connect_messages(context, cross);
   return make_backend(context, levels_of(context.name) ? context.name : "hierarchical",

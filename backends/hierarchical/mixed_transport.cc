@@ -114,7 +114,8 @@ std::optional<PeerEvent> MixedTransport::take_event() {
       event->peer = near_ranks_[static_cast<size_t>(event->peer)];
       return event;
     }
-  // Events of ranks on this host come from the near transport, so those of the far one are dropped.
+  // The near transport reports the events of ranks on this host. So the far transport's events of
+  // those ranks are dropped.
   while (auto event = far_->take_event())
     if (way(event->peer).transport == far_.get()) return event;
   return {};

@@ -8,11 +8,12 @@
 
 namespace tutti {
 
-/// Messages to ranks of this host use one Transport; messages to all others use another.
+/// A Transport of two: messages to ranks of this host use `near`, and messages to other ranks use
+/// `far`.
 class MixedTransport final : public Transport {
  public:
-  /// `near` connects the ranks `near_ranks`, which include this rank; it numbers them by their
-  /// index in that list. It may be null. `far` connects all ranks.
+  /// `near` connects `near_ranks`, which include this rank, and numbers them by their index in that
+  /// list. It may be null. `far` connects all ranks.
   MixedTransport(std::unique_ptr<Transport> near, std::vector<int> near_ranks,
                  std::unique_ptr<Transport> far);
   ~MixedTransport() override;
@@ -44,9 +45,9 @@ class MixedTransport final : public Transport {
  private:
   struct Way {
     Transport* transport = nullptr;
-    int peer = -1;  // the rank in that transport's numbering
+    int peer = -1;  // the peer's rank in `transport`
   };
-  // A ticket of this transport refers to one of either transport.
+  // The ticket of a message in the transport that carries it.
   struct Pending {
     uint32_t generation = 0;
     Transport* transport = nullptr;
@@ -59,9 +60,9 @@ class MixedTransport final : public Transport {
   const std::unique_ptr<Transport> near_;
   const std::vector<int> near_ranks_;
   const std::unique_ptr<Transport> far_;
-  std::vector<Way> ways_;  // by rank
+  std::vector<Way> ways_;  // by rank: how messages get there
   std::vector<Pending> pending_;
-  std::vector<uint32_t> free_;  // free indices of pending_
+  std::vector<uint32_t> free_;  // indices of unused entries in pending_
   uint64_t allocations_ = 0;
   Poller poller_;
 };

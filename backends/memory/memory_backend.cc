@@ -11,14 +11,15 @@
 #include "tutti/base/text.h"
 
 // Connects ranks that are threads of one process. The lower rank of a pair makes the link and
-// writes its address into the store; the higher rank takes it. An address is valid in one process
-// only, so the process id and a nonce come with it.
+// publishes its address in the store. The higher rank takes the link. An address is valid only
+// within one process, so a process id and a nonce are published with it.
 
 namespace tutti {
 
 namespace {
 
-// Drawn once per process, since process ids repeat over hosts and containers.
+// Returns a random number of this process. It is needed because process ids repeat on other hosts
+// and in other containers.
 uint64_t process_nonce() {
   static const uint64_t nonce = [] {
     uint64_t value = 0;
@@ -31,13 +32,13 @@ uint64_t process_nonce() {
 
 using Holder = std::shared_ptr<MemoryLink>;
 
-// One side's access to the store keys of one pair.
+// The access of one rank to the keys of one pair in the store.
 class Meeting {
  public:
   Meeting(Store& store, int low, int high) : store_(store), low_(low), high_(high) {}
 
-  // Exactly one call per pair returns true: its rank owns the holder. The rank that takes the link
-  // calls it, and so does a rank that gives up.
+  // Returns true for exactly one call per pair. The rank that made this call owns the published
+  // holder. The rank that takes the link calls it, and so does a rank that gives up.
   bool claim() { return store_.add(key("claim"), 1) == 1; }
   void publish(Holder* holder) {
     synchronize();
@@ -74,9 +75,9 @@ class Meeting {
   }
 
  private:
-  // Called before this rank writes a key and after it has read its peer's key: memory that the
-  // writer changed before is then visible to the reader. A store of files promises this only for
-  // its files.
+  // Makes the memory that one rank has written visible to another rank that reads its key. The
+  // writer calls it before it writes the key. The reader calls it after it has read the key. A
+  // store of files gives this guarantee only for its files.
   static void synchronize() {
     static std::atomic<uint32_t> turns{0};
     turns.fetch_add(1, std::memory_order_acq_rel);
@@ -106,15 +107,15 @@ std::vector<std::unique_ptr<Channel>> channels_over(int rank, const std::vector<
   return channels;
 }
 
-// Returns the links to the peers, null elsewhere. `heap` is the memory that this rank shares; it
-// may be null.
+// Returns the links to the peers, by rank; the others are null. `heap` is the memory that this rank
+// shares, or null.
 std::vector<Holder> meet(const Context& context, std::span<const int> peers,
                          const std::shared_ptr<ThreadHeap>& heap) {
   std::vector<Holder> links(static_cast<size_t>(context.size));
   auto& store = *context.store;
   const size_t bytes = ring_bytes_for(context.size);
 
-  // All links are offered before any is awaited, so that no order of arrival can block.
+  // This rank offers all its links before it waits for any. So no order of arrival can block.
   std::vector<std::pair<int, Holder*>> offered;
   for (const int peer : peers) {
     if (peer <= context.rank) continue;
@@ -146,7 +147,7 @@ std::vector<Holder> meet(const Context& context, std::span<const int> peers,
     if (!missing.empty()) throw_missing(context, missing);
   } catch (...) {
     take_back();
-    channels_over(context.rank, links);  // closing them informs the peers that took theirs
+    channels_over(context.rank, links);  // closing informs the peers that took their links
     throw;
   }
   for (const auto& [peer, holder] : offered) Meeting(store, context.rank, peer).clean();

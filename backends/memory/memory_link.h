@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Two rings and two doorbells between two threads, shared by the channels at both ends. End 0
-/// writes ring 0 and is woken by bell 0.
+/// Two rings and two bells between two threads, shared by the channels at both ends. End 0 writes
+/// ring 0 and is woken by bell 0.
 struct MemoryLink {
   explicit MemoryLink(size_t bytes)
       : ring_bytes(bytes), memory(std::make_unique_for_overwrite<std::byte[]>(2 * bytes)) {}
@@ -20,8 +20,8 @@ struct MemoryLink {
   std::unique_ptr<std::byte[]> memory;
   RingControl control[2];
   Bell bell[2];
-  std::atomic<bool> closed[2] = {};  // the channel at that end was destroyed
-  // the memory that each end shares, or null; set before the ends meet
+  std::atomic<bool> closed[2] = {};  // by end: its channel was destroyed
+  // by end: the memory that it shares, or null; set before the ends connect
   std::shared_ptr<ThreadHeap> heap[2];
 
   std::span<std::byte> ring(int end) {

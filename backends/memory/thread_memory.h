@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// The memory that one rank shares with the other threads. Its blocks live as long as anyone holds
-/// the heap, so a peer that still reads never touches unmapped memory. Offsets (`place`) are
+/// The memory that one rank shares with other threads. Its blocks live as long as any thread holds
+/// the heap. So a peer that still reads never accesses unmapped memory. Offsets (`place`) are
 /// addresses.
 class ThreadHeap {
  public:
@@ -18,7 +18,7 @@ class ThreadHeap {
   ThreadHeap(const ThreadHeap&) = delete;
   ThreadHeap& operator=(const ThreadHeap&) = delete;
 
-  /// Returns the block that exists from the start, through which the ranks synchronize.
+  /// Returns the block that exists from the start. The ranks synchronize through it.
   std::byte* first() const { return first_; }
   std::byte* take(size_t bytes);
   void give_back(std::byte* data) noexcept;
@@ -32,12 +32,13 @@ class ThreadHeap {
   };
   mutable std::mutex mutex_;  // guards blocks_
   std::vector<Block> blocks_;
-  std::byte* const first_;  // initialized last, from a block of blocks_; blocks do not move
+  std::byte* const first_;  // a block of blocks_, which do not move; initialized last
 };
 
 struct MemoryLink;
 
-/// `links[peer]` is null at the own rank; the peer's heap is in its link.
+/// Makes the shared memory of this rank. `links[peer]` is the link to a peer and has the peer's
+/// heap; it is null for this rank.
 std::unique_ptr<SharedMemory> make_thread_memory(int rank, std::shared_ptr<ThreadHeap> own,
                                                  std::vector<std::shared_ptr<MemoryLink>> links);
 

@@ -71,8 +71,8 @@ bool all_equal(std::span<const int64_t> counts) {
                      [&](int64_t count) { return count == counts[0]; });
 }
 
-// The calls of one collective. Kinds that only move data move it as bytes, since NCCL lacks some of
-// our types.
+// The calls of one collective. Kinds that do not reduce move bytes, because NCCL lacks some of our
+// types.
 class Calls {
  public:
   Calls(const NcclLibrary& library, ncclComm_t comm, const Collective& what, int rank,
@@ -142,7 +142,8 @@ class Calls {
     return library_.ncclRecv(output, n, ncclUint8, peer, comm_, stream_);
   }
 
-  // Calls f(rank, byte offset, bytes) for each rank's share, until one call fails.
+  // Calls f(rank, byte offset, bytes) for the share of each rank. Stops at the first call that
+  // fails.
   template <class Function>
   static ncclResult_t for_each_share(std::span<const int64_t> counts, size_t element,
                                      Function&& f) {
@@ -224,7 +225,7 @@ std::vector<DeviceService> nccl_services(Device device, Determinism determinism)
   }
   std::vector<DeviceService> services{{device, moving_kinds(), all, {}}};
   if (determinism == Determinism::rank_order) return services;
-  // Averages of integers need sums wider than their type, which NCCL does not offer.
+  // An average of integers needs a sum that is wider than the integers. NCCL does not offer that.
   const auto reducing = reducing_kinds();
   services.push_back({device,
                       reducing,

@@ -4,7 +4,7 @@ namespace tutti {
 
 namespace {
 
-// Beyond all tags of operations, and different from the Sequencer's.
+// This tag is above all tags of operations, and differs from the Sequencer's tag.
 constexpr uint64_t kTag = uint64_t{0xA2} << 56;
 
 }  // namespace

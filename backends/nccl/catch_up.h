@@ -11,17 +11,17 @@
 
 namespace tutti {
 
-/// The shape of a bucket. All ranks must call NCCL with the same one.
+/// The shape of a bucket. All ranks must call NCCL with the same shape.
 struct BucketShape {
   uint64_t tag = 0;
   DataType dtype = DataType::f32;
   ReduceOp op = ReduceOp::sum;
-  int64_t count = 0;  // elements, without the veto lane
+  int64_t count = 0;  // number of elements, without the veto lane behind them
 };
 
-/// Asks the other ranks to take part, with a veto, in a bucket that they may never have started. A
-/// rank cannot take back a bucket that is already on its stream, and NCCL waits until all ranks
-/// call it. Only the holder of the engine's token uses it.
+/// Asks the other ranks to take part in a bucket that they may not have started, and to veto it.
+/// This is needed because a rank cannot take back a bucket that is already on its stream, and NCCL
+/// waits until all ranks call it. Only the thread that drives the engine uses this class.
 class CatchUp {
  public:
   struct Request {

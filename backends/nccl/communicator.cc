@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// Marks that a thread is in a call of NCCL. may_call() is false if the communicator is being
-// aborted.
+// Marks that this thread is inside a call of NCCL. may_call() is false if another thread aborts the
+// communicator.
 class NcclCommunicator::Inside {
  public:
   explicit Inside(NcclCommunicator& owner) : owner_(owner) {
@@ -44,8 +44,8 @@ NcclCommunicator::State NcclCommunicator::call(
   if (!grouped) return judge(calls(native_));
   library_->ncclGroupStart();
   const auto result = calls(native_);
-  // The group is closed even after an error: an open group swallows every later call of this
-  // thread.
+  // The group is ended even after an error. Otherwise the open group would collect all later calls
+  // of this thread.
   const auto ended = library_->ncclGroupEnd();
   return judge(result != ncclSuccess && result != ncclInProgress ? result : ended);
 }
@@ -73,13 +73,13 @@ NcclCommunicator::State NcclCommunicator::state() {
 
 void NcclCommunicator::abort() noexcept {
   if (is_aborting_.exchange(true)) return;
-  // NCCL may be aborted while a call hangs in it. A call that does not hang gets time to return
-  // first.
+  // NCCL can be aborted while a call hangs in it. A call that does not hang first gets time to
+  // return.
   const auto grace = Deadline::after(1);
   while (is_inside_.load() && !grace.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   library_->ncclCommAbort(native_);
-  // The abort also ended a split.
+  // The abort has also ended a split that was running.
   if (split_ != nullptr) library_->ncclCommAbort(split_);
   has_ended_ = true;
 }
@@ -104,7 +104,7 @@ void NcclCommunicator::close(Deadline deadline) noexcept {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
   };
   await();
-  take_split();  // no call waits for the new communicator any more
+  take_split();  // drops a split communicator that nobody took
   if (state_ == State::ready && !is_aborting_.load()) {
     call(false, [this](ncclComm_t comm) { return library_->ncclCommFinalize(comm); });
     await();

@@ -16,8 +16,8 @@ constexpr const char* kIdKey = "nccl/id";
 
 bool is_taken(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-// The optional settings, each with the version of NCCL that introduced it. An older library reads
-// only the part of the struct that it knows, and would silently ignore later settings.
+// The optional settings. Each has the version of NCCL that introduced it. An older library reads
+// only the part of the struct that it knows, so it would silently ignore a newer setting.
 struct Setting {
   const char* name;
   std::optional<int> NcclSettings::*setting;
@@ -128,7 +128,7 @@ ncclUniqueId NcclConnector::exchange_id() {
   return id;
 }
 
-// The other ranks receive the error too, so that none waits for this one.
+// Reports the error to the other ranks too, so that they do not wait for this rank.
 void NcclConnector::fail(const Error& error) {
   told_.fail(error);
   throw Error(error);

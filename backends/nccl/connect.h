@@ -20,13 +20,13 @@ class NcclConnector {
   NcclConnector(const Context& context, std::shared_ptr<const NcclLibrary> library,
                 NcclSettings settings);
 
-  /// Publishes this rank's version of NCCL and reads those of all ranks. `failure`: why it has
-  /// none.
+  /// Publishes this rank's version of NCCL and reads the versions of all ranks. `failure` says why
+  /// this rank has no NCCL; empty: it has one.
   void announce(const std::string& failure);
   /// Returns a communicator of all ranks.
   std::shared_ptr<NcclCommunicator> connect();
-  /// Returns a communicator of the ranks of this color, in the order of their keys. All ranks of
-  /// `whole` call it, and nothing may be running on `whole`. Returns null if color < 0.
+  /// Returns a communicator of the ranks with this color, in the order of their keys, or null if
+  /// color < 0. All ranks of `whole` call it. No operation may be running on `whole`.
   std::shared_ptr<NcclCommunicator> split(NcclCommunicator& whole, int color, int key);
 
  private:
@@ -41,8 +41,9 @@ class NcclConnector {
   const std::shared_ptr<const NcclLibrary> library_;
 };
 
-/// Returns the configuration of NCCL's communicators: nonblocking, with the user's settings.
-/// Borrows the settings. Throws Error(version) for a setting that this library does not know yet.
+/// Returns the configuration of NCCL's communicators: nonblocking, with the user's settings. It
+/// borrows the settings. Throws Error(version) for a setting that this version of NCCL does not
+/// know.
 ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& library);
 
 }  // namespace tutti

@@ -8,10 +8,10 @@ namespace tutti {
 
 namespace {
 
-// Makes NCCL connect the ranks when a communicator is made, not in its first operation. To connect,
-// NCCL pins memory. CUDA may delay that while any thread of the process copies unpinned memory, and
-// such a copy may be waiting, on a held stream (Work::wait_on), for that very operation. A value
-// that the user has set stays.
+// Makes NCCL connect the ranks when a communicator is made, and not in its first operation. For a
+// connection NCCL pins memory. CUDA may delay that while a thread of the process copies unpinned
+// memory. Such a copy may wait on a stream (Work::wait_on) for that first operation, which would be
+// a deadlock. If the user has set the variable, its value stays.
 void connect_early() { ::setenv("NCCL_RUNTIME_CONNECT", "0", 0); }
 
 }  // namespace

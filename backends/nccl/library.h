@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// The functions of NCCL that we use. Those of the second list are newer than the oldest version
-// that we accept.
+// The functions of NCCL that we use. The functions of the second list do not exist in the oldest
+// version that we accept.
 #define TUTTI_NCCL_FUNCTIONS(X) \
   X(ncclGetVersion)             \
   X(ncclGetUniqueId)            \
@@ -40,16 +40,17 @@ namespace tutti {
 /// Returns text such as "2.18.5".
 std::string text_of_version(int version);
 
-/// NCCL as installed on this machine, loaded at run time: nothing links to it. It is never closed,
-/// because its threads outlive its communicators.
+/// The NCCL that is installed on this machine. It is loaded at run time, so nothing links to it. It
+/// is never unloaded, because its threads outlive its communicators.
 struct NcclLibrary {
   static constexpr int kOldest = NCCL_VERSION(2, 18, 0);
   static constexpr int kRegisters = NCCL_VERSION(2, 19, 0);
 
-  /// Loads `file`, a name for dlopen; empty: libnccl.so.2. Throws Error(unavailable | version).
+  /// Loads NCCL from `file`, a name for dlopen; empty: libnccl.so.2. Throws Error(unavailable |
+  /// version).
   static NcclLibrary load(const std::string& file);
   std::string version_text() const;
-  /// Returns the error's text, "unhandled system error: ...", followed by NCCL's last error if
+  /// Returns the text of an error ("unhandled system error: ..."), followed by NCCL's last error if
   /// there is one.
   std::string describe(ncclResult_t result, ncclComm_t comm = nullptr) const;
 

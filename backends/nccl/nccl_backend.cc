@@ -15,26 +15,28 @@
 #include "tutti/backends/order/sequencer.h"
 #include "tutti/base/error.h"
 
-// Collectives on the memory of GPUs by NCCL; our own channels serve host memory, control messages
-// and liveness. Operations of a queue start in the same order on all ranks, so they go to NCCL at
-// once; their verdicts travel in a lane of the bucket. Other operations are brought into one order
-// first (see Sequencer). Negotiated and replayed buckets have no common order, so each of these two
-// queues has its own communicator.
+// Runs collectives on the memory of GPUs by NCCL. Our own channels serve host memory, control
+// messages and liveness.
+//
+// Operations of a queue start in the same order on all ranks, so they go to NCCL immediately. Their
+// verdicts (go or veto) travel in extra bytes behind the bucket. Other operations are first brought
+// into one order (see Sequencer). Negotiated buckets and replayed buckets have no common order. So
+// each of these two queues has its own communicator of NCCL.
 
 namespace tutti {
 
 namespace {
 
 constexpr int kStreamQueues = 2;
-// Intervals of the timer while operations run: NCCL reports errors, and that it takes calls again,
-// only when it is asked.
+// Intervals of the timer while operations run. NCCL must be asked for errors, and whether it takes
+// calls again.
 constexpr long kAskNanos = 20'000'000, kAskSoonNanos = 500'000;
 
 class SequencedOperation;
 
 struct NcclInheritance final : Inheritance {
   std::shared_ptr<NcclCommunicator> root;
-  std::string failure;  // why there is no communicator
+  std::string failure;  // says why there is no communicator
 };
 
 class NcclBackend final : public DeviceBackend {
@@ -92,20 +94,20 @@ class NcclBackend final : public DeviceBackend {
   static constexpr int kReplays = 1;  // the queue of replayed buckets
 
   const NcclPlace place_;
-  // It never runs an operation, because NCCL can split only an idle communicator. The NCCL
-  // communicators of all queues are split off it, and so are those of Communicators that are
-  // split later.
+  // The communicator of NCCL from which all others are split: those of the queues, and those of
+  // Communicators that are split later. It never runs an operation, because NCCL can split only an
+  // idle communicator.
   const std::shared_ptr<NcclCommunicator> root_;
   Sequencer sequencer_;
   CatchUp catch_up_;
-  // the operations that wait for their call
+  // by tag: operations that wait until all ranks have started them
   std::unordered_map<uint64_t, SequencedOperation*> sequenced_;
   std::vector<std::unique_ptr<StreamQueue>> queues_;
   Descriptor timer_;
   long timer_nanos_ = 0;
 };
 
-// An operation without a queue. It waits until all ranks have started it without a veto.
+// An operation without a queue. It waits until all ranks have started it and none vetoes it.
 class SequencedOperation final : public Operation {
  public:
   SequencedOperation(NcclBackend& backend, const Collective& collective, const Launch& launch)
@@ -138,7 +140,7 @@ class SequencedOperation final : public Operation {
                    : OperationState::pending;
       case Stage::vetoed:
         return is_cancelled_ ? OperationState::failed : OperationState::vetoed;
-      case Stage::dropped:  // a rank cancelled it, as this one will
+      case Stage::dropped:  // a rank cancelled it; this rank will cancel it too
         return is_cancelled_ ? OperationState::failed : OperationState::pending;
       case Stage::called:
         break;
@@ -151,7 +153,7 @@ class SequencedOperation final : public Operation {
     is_cancelled_ = true;
   }
   const Error* failure() const override { return inner_ ? inner_->failure() : nullptr; }
-  // It is called once all ranks that take part have started it.
+  // NCCL is called once all ranks that take part have started the operation.
   bool lacks_ranks() const override { return stage_ == Stage::waiting; }
 
  private:

@@ -75,7 +75,8 @@ void NcclRegions::register_for(const std::shared_ptr<NcclCommunicator>& communic
   if (handle != nullptr) memory.handles.emplace_back(communicator, handle);
 }
 
-// A communicator that cannot be called now keeps its registration. Then the memory is kept too.
+// Gives back memory of NCCL. A communicator that cannot be called now keeps its registration, so
+// then the memory is freed only by the destructor.
 void NcclRegions::forget(Memory& memory) {
   std::erase(regions_, &memory);
   bool is_known = false;

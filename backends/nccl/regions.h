@@ -10,26 +10,28 @@
 namespace tutti {
 
 /// The device memory of a backend's buckets. From NCCL 2.19 on, large regions come from
-/// ncclMemAlloc and are registered with each communicator that uses them, so that NCCL works in
-/// them directly. Memory of another origin is never registered: NCCL refuses it, or hangs when it
-/// aborts. All ranks have regions of equal sizes, so either all buffers of a call are registered or
-/// none. Only the holder of the engine's token uses it.
+/// ncclMemAlloc. They are registered with each communicator that uses them, so that NCCL works
+/// directly in them. Other memory is never registered, because NCCL refuses it, or hangs in an
+/// abort.
+///
+/// All ranks have regions of the same sizes. So either all buffers of a call are registered or none
+/// is. Only the thread that drives the engine uses this class.
 class NcclRegions {
  public:
   NcclRegions(std::shared_ptr<const NcclLibrary> library, DeviceRuntime& runtime, Device device);
-  /// All regions and communicators must be gone.
+  /// All regions and communicators must have been destroyed.
   ~NcclRegions();
   NcclRegions(const NcclRegions&) = delete;
   NcclRegions& operator=(const NcclRegions&) = delete;
 
   std::unique_ptr<Region> allocate(size_t bytes);
-  /// Registers the region that holds `data` with a communicator, before a call that works there.
-  /// The communicator must be ready.
+  /// Registers the region that holds `data`, if there is one, with a communicator, unless that is
+  /// done already. Called before a call of NCCL that works there. The communicator must be ready.
   void register_for(const std::shared_ptr<NcclCommunicator>& communicator, const std::byte* data);
 
  private:
   class Memory;
-  /// Smaller regions would waste most of NCCL's 2 MiB pages.
+  /// Smaller regions are plain device memory. They would waste most of NCCL's 2 MiB pages.
   static constexpr size_t kLeastBytes = 1 << 20;
 
   bool is_safe() const;
@@ -38,8 +40,8 @@ class NcclRegions {
   const std::shared_ptr<const NcclLibrary> library_;
   DeviceRuntime& runtime_;
   const Device device_;
-  std::vector<Memory*> regions_;  // from ncclMemAlloc
-  // freed in the destructor, because a communicator still had them registered
+  std::vector<Memory*> regions_;  // those from ncclMemAlloc
+  // freed by the destructor, because a communicator still had them registered
   std::vector<void*> late_;
 };
 

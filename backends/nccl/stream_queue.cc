@@ -12,10 +12,10 @@ namespace tutti {
 
 namespace {
 
-// NCCL may notice the end of a peer before our own channels do. They know which rank it was, so a
-// failure of NCCL is held back for this long.
+// A failure of NCCL is held back for this time. NCCL may notice the end of a peer before our own
+// channels do, but only our channels know which rank it was.
 constexpr auto kGrace = std::chrono::milliseconds(500);
-// A peer that leaves has done its part, but this rank's part may still be running.
+// A peer that leaves has done its part of an operation, but this rank's part may still be running.
 constexpr auto kGraceAfterLeaving = std::chrono::seconds(2);
 constexpr double kDrainSeconds = 3, kCloseSeconds = 1;
 
@@ -109,7 +109,7 @@ void NcclOperation::follow() {
     const auto outputs = is_cancelled_ ? std::span<const Piece>() : device_.outputs;
     runtime.unpack(bucket(), outputs, scale(), outcome, queue_.stream_);
   } else {
-    // The output of a reduction is scaled in place. For other kinds only the end is reported.
+    // The output of a reduction is scaled in place. For other kinds this only reports the end.
     Piece own;
     const bool has_output =
         reduces(collective_.kind) &&
@@ -134,7 +134,7 @@ uint64_t NcclOperation::outcome() const {
 
 OperationState NcclOperation::advance() {
   const auto value = outcome();
-  // After an abort the stream runs on with whatever NCCL left, so the word means nothing.
+  // After an abort the stream goes on with incomplete data, so the word has no meaning.
   if (value == 0 || queue_.abort_asked_) {
     if (!queue_.has_failed()) return OperationState::pending;
     if (!failure_ && !queue_.failure().empty())
@@ -148,8 +148,8 @@ OperationState NcclOperation::advance() {
 void NcclOperation::cancel() {
   if (is_cancelled_) return;
   is_cancelled_ = true;
-  // If it is not called yet, other ranks may have called it already: this rank takes part with a
-  // veto.
+  // Even if this rank has not called NCCL for it yet, other ranks may have. So this rank takes part
+  // and vetoes.
   vetoes_ = true;
   if (is_bucket_ && !device_.agreed)
     queue_.ask_({tag_, collective_.dtype, collective_.op, collective_.send_counts[0]});
@@ -196,10 +196,10 @@ NcclOperation& StreamQueue::take() {
 void StreamQueue::recycle(NcclOperation& operation) {
   using Stage = NcclOperation::Stage;
   const bool is_submitted = operation.stage_ != Stage::waiting;
-  // The caller is about to free the memory, so no stream may use it any more.
+  // When this returns, the caller frees the operation's memory, so no stream may use it any more.
   if (is_submitted && operation.outcome() == 0 && !break_off()) {
-    // The device still works on it, or will. So no other operation may get its word, and the memory
-    // that it fills must stay mapped.
+    // The device still works on the operation or will do so. So no other operation may get its
+    // word, and the memory that it fills must stay mapped.
     operation.is_abandoned_ = true;
     if (operation.filling_) keep_for_good(operation.filling_.release());
   } else {
@@ -302,12 +302,12 @@ void StreamQueue::abort() noexcept {
 
 bool StreamQueue::break_off() {
   abort();
-  // A running operation may wait for a stream of the user that waits for an earlier operation, so
-  // all gates are opened.
+  // A running operation may wait for a stream of the user, and that stream for the gate of an
+  // earlier operation. So all gates are opened.
   for (const auto& operation : operations_)
     for (auto* gate : operation->device_.gates)
       std::atomic_ref(*gate).store(1, std::memory_order_release);
-  // One deadline covers everything that is left.
+  // All waits of the cleanup share one deadline.
   if (!breaking_off_) breaking_off_ = Deadline::after(kDrainSeconds);
   return drain(*breaking_off_);
 }

@@ -30,16 +30,16 @@ struct NcclPlace {
   std::shared_ptr<NcclRegions> regions;
 };
 
-/// A collective in a queue. Packing, NCCL's calls and unpacking are submitted to the queue's stream
-/// one after another, as soon as NCCL takes calls. A word reports when everything has happened.
+/// A collective in a queue. Packing, NCCL's calls and unpacking go to the queue's stream one after
+/// another, as soon as NCCL takes calls. When all of them are done, the stream writes a word.
 class NcclOperation final : public Operation {
  public:
   explicit NcclOperation(StreamQueue& queue);
   ~NcclOperation() override;
 
-  /// `launch.device` and what it points to are borrowed until the operation is over.
+  /// Borrows `launch.device`, and everything that it points to, until the operation is over.
   void begin(const Collective& collective, const Launch& launch);
-  /// Begins a bucket that this rank did not start: `memory` holds it, and this rank vetoes.
+  /// Takes part, with a veto, in a bucket that this rank did not start. `memory` holds the bucket.
   void begin_filling(const BucketShape& shape, std::unique_ptr<Region> memory);
   OperationState advance() override;
   void cancel() override;
@@ -51,21 +51,22 @@ class NcclOperation final : public Operation {
   enum class Stage { waiting, called, on_stream };
 
   DeviceBucket bucket() const;
-  /// Submits the packing and NCCL's part.
+  /// Submits the packing and NCCL's calls.
   NcclCommunicator::State call();
-  /// Submits everything after NCCL's part.
+  /// Submits everything that follows NCCL's calls.
   void follow();
   Scale scale() const;
-  uint64_t outcome() const;  // 0: none yet
+  uint64_t outcome() const;  // 0: the result is not known yet
 
   StreamQueue& queue_;
   uint64_t* const word_;
-  uint64_t turn_ = 0;  // number of uses; makes the word's values of each use differ
+  // counts the uses of this object, so that each use writes different values to word_
+  uint64_t turn_ = 0;
   Collective collective_;
-  // the count of a bucket that this rank fills in; collective_.send_counts refers to it
+  // count of a bucket that this rank did not start; collective_.send_counts refers to it
   int64_t count_ = 0;
   DeviceLaunch device_;
-  std::optional<DeviceSpan> moving_;  // the span of NCCL's part, until that is on the stream
+  std::optional<DeviceSpan> moving_;  // the time span of NCCL's calls, until they are on the stream
   uint64_t tag_ = 0;
   int contributors_ = 0;
   bool is_bucket_ = false;
@@ -73,41 +74,44 @@ class NcclOperation final : public Operation {
   std::unique_ptr<Region> filling_;
   Stage stage_ = Stage::waiting;
   bool is_cancelled_ = false;
-  bool is_abandoned_ = false;  // released while the device still worked on it; never reused
+  // it was released while the device still worked on it, and is never reused
+  bool is_abandoned_ = false;
   std::optional<Error> failure_;
 };
 
-/// The operations of one communicator of NCCL on one stream, in the order in which they were
-/// started, which is the same on all ranks. Only the holder of the engine's token uses it, except
-/// abort().
+/// The operations of one communicator of NCCL on one stream. They run in the order in which they
+/// were started, which is the same on all ranks. Except for abort(), only the thread that drives
+/// the engine uses this class.
 class StreamQueue {
  public:
   using Ask = std::function<void(const BucketShape&)>;
-  /// `ask` makes the other ranks fill() a bucket that this rank cancelled after it had started.
+  /// `ask` makes the other ranks fill() a bucket that this rank has started and then cancelled.
   StreamQueue(const NcclPlace& place, std::shared_ptr<NcclCommunicator> communicator, Ask ask);
-  /// Waits for the streams until a deadline. All operations must be released before.
+  /// Waits until a deadline for the work on the streams. All operations must be released before.
   ~StreamQueue();
 
   OperationPtr start(const Collective& collective, const Launch& launch);
-  /// Takes part, with a veto, in a bucket of other ranks, unless this rank has started it.
+  /// Takes part in a bucket of other ranks with a veto, unless this rank has already started that
+  /// bucket.
   void fill(const BucketShape& shape);
 
   bool progress();
-  /// Returns whether NCCL must be asked to learn when the next call can be made.
+  /// Returns whether NCCL must be asked when it takes the next call.
   bool must_ask() const { return called_ != nullptr || !waiting_.empty(); }
   bool idle() const { return busy_ == 0; }
-  /// Any thread may call it. It returns at once.
+  /// Returns immediately. Any thread may call it.
   void abort() noexcept;
-  /// Returns whether the communicator failed or was aborted, so that nothing pending can complete.
-  /// An error that NCCL reports counts only after a while, since our own liveness knows which rank
-  /// is gone.
+  /// Returns whether the communicator has failed or was aborted, so that nothing pending can
+  /// complete. An error of NCCL counts only after a while, because our own liveness checks know
+  /// which rank is gone.
   bool has_failed();
-  /// Called when a rank is gone or has left: pending operations may end or not.
+  /// Called when a rank is gone or has left. Pending operations may then never end.
   void lose_peer() {
     if (!lost_since_) lost_since_ = Clock::now();
   }
   const std::string& failure() const { return communicator_->failure(); }
-  /// Ends operations that do not end by themselves. Returns false if some are still on the stream.
+  /// Ends the operations that cannot end by themselves any more. Returns false if the streams still
+  /// run some of them at the deadline.
   bool break_off();
 
  private:
@@ -118,7 +122,8 @@ class StreamQueue {
   bool advance_calls();
   bool finish_fillers();
   void tell_when_done();
-  /// Returns false if the deadline passed or the device failed for good.
+  /// Waits for the work on the streams. Returns false at the deadline or if the device has failed
+  /// for good.
   bool drain(Deadline deadline) noexcept;
 
   const NcclPlace place_;
@@ -126,19 +131,19 @@ class StreamQueue {
   const std::shared_ptr<NcclCommunicator> communicator_;
   NcclOperators operators_;
   const StreamRef stream_;
-  // rings the bell, so that operations on stream_ need not wait for the host function
+  // rings the bell, so that work on stream_ need not wait for host functions
   const StreamRef telling_;
   void* const event_;
   std::deque<NcclOperation*> waiting_;
-  NcclOperation* called_ = nullptr;  // the operation whose calls NCCL has not taken completely
-  int busy_ = 0;                     // operations in use
-  uint64_t last_tag_ = 0;            // the highest tag of a bucket that was started
+  NcclOperation* called_ = nullptr;  // the operation whose calls NCCL is still taking
+  int busy_ = 0;                     // number of operations in use
+  uint64_t last_tag_ = 0;            // the highest tag of a bucket that this rank has started
   std::vector<std::unique_ptr<NcclOperation>> operations_;
   std::vector<NcclOperation*> free_;
   std::vector<NcclOperation*> fillers_;
   std::atomic<bool> abort_asked_{false};
   std::optional<Clock::time_point> failed_since_, lost_since_;
-  std::optional<Deadline> breaking_off_;  // deadline of the cleanup
+  std::optional<Deadline> breaking_off_;  // deadline of the cleanup, once it has begun
 };
 
 }  // namespace tutti

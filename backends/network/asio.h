@@ -1,9 +1,10 @@
 #pragma once
 
-// Boost.Asio for the library's sources; never part of its interface. Asio 1.74 does not include
-// <utility>, which it needs, so that header comes first. One thread runs each of our io_contexts
-// and posts to it under its mutex. So Asio's extra fences, which gcc's thread sanitizer does not
-// support, are not needed.
+// Includes Boost.Asio for the library's sources. Asio is never part of the library's interface.
+// Asio 1.74 needs <utility> but does not include it, so that header comes first.
+//
+// The extra fences of Asio are not needed: one thread runs each of our io_contexts, and others post
+// to it under its mutex. gcc's thread sanitizer does not support these fences.
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #include <utility>
 //

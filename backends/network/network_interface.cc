@@ -38,8 +38,9 @@ bool is_link_local(const address& candidate) {
   return candidate.is_v6() && candidate.to_v6().is_link_local();
 }
 
-// Returns the source address for a far target by the routing table. No packet is sent: connecting a
-// datagram socket only looks up the route. The target is reserved for documentation (RFC 5737).
+// Returns the source address for a distant target, according to the routing table. Connecting a
+// datagram socket only looks up the route and sends no packet. The target address is reserved for
+// documentation (RFC 5737).
 std::optional<address> address_of_default_route() {
   asio::io_context io(1);
   asio::ip::udp::socket socket(io);
@@ -90,7 +91,8 @@ InterfaceAddress named_interface(const std::string& wanted,
   const bool is_address = !status;
   for (const auto& entry : available)
     if (is_address ? entry.address == numeric : entry.interface == wanted) return entry;
-  // All of 127.0.0.0/8 belongs to the host, though only one address of it is listed.
+  // All addresses of 127.0.0.0/8 belong to the host, but only one of them is listed. Link-local
+  // addresses are not listed either.
   if (is_address && (numeric.is_loopback() || is_link_local(numeric)))
     for (const auto& entry : available)
       if (entry.address.is_loopback() == numeric.is_loopback()) return {entry.interface, numeric};

@@ -17,34 +17,34 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// One rank asks and another answers, in turns that the asker counts. In a turn the asker sends a
-// command with the number of bytes that follow, then those bytes, and gets a word back. So only the
-// asker decides how many turns there are.
+// One rank asks and another answers, in exchanges that the asker counts. In an exchange the asker
+// sends a command, which is a number of bytes, and then that many bytes. The answer is one number.
+// So only the asker decides how many exchanges there are.
 
 namespace tutti {
 
 namespace {
 
-// No operation has this tag: operations count from 1, and tags of plans begin with the plan's
-// number.
+// No operation has this tag. Tags of negotiated operations count from 1, and tags of recorded steps
+// begin with the number of their plan.
 constexpr uint64_t kProbeTag = ~uint64_t{0} - 1;
 
-constexpr int64_t kEnd = -1;  // the command after which nothing follows
+constexpr int64_t kEnd = -1;  // the last command, after which the answering rank stops
 constexpr int64_t kFirstBytes = 64 << 10, kLargeBytes = 1 << 20;
 constexpr int kPings = 22, kWarmUps = 2, kLargeMessages = 4;
-// A measurement stops after this time if it has at least one answer.
+// A measurement stops after this time if it has got at least one answer.
 constexpr double kEnoughSeconds = 0.04;
-// If the first bytes take this long, the link is measured without larger messages.
+// If the first bytes take this long, the link is not measured with larger messages.
 constexpr double kSlowSeconds = 0.02;
-// Waiting ranks poll for this long before they sleep, as they do in an operation.
+// Waiting ranks poll this long before they sleep, as they do in an operation.
 constexpr auto kLook = std::chrono::microseconds(50);
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Exchanges messages with one peer and waits for each. A failure throws, and first cancels all
-/// messages, so that their memory is free again.
+/// Exchanges messages with one peer and waits for each of them. On a failure it first cancels all
+/// messages, so that their memory is free again, and then throws.
 class Conversation {
  public:
   Conversation(Transport& transport, int peer, double seconds, Deadline last)
@@ -55,7 +55,7 @@ class Conversation {
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;
 
-  /// Runs a turn of the asker and returns its duration in seconds.
+  /// Runs one exchange as the asker. Returns its duration in seconds.
   double ask(int64_t bytes) {
     const auto begin = Clock::now();
     int64_t command = bytes;
@@ -70,7 +70,7 @@ class Conversation {
     return seconds_since(begin);
   }
 
-  /// Runs a turn of the other rank; returns false after the last one.
+  /// Runs one exchange as the answering rank. Returns false after the last one.
   bool answer() {
     int64_t command = 0;
     wait({transport_.irecv(peer_, kProbeTag, next_key_, as_bytes(command))});
@@ -104,7 +104,8 @@ class Conversation {
       if (ticket != 0) transport_.cancel(ticket);
     const bool settled = settle(tickets, failed, last_);
     transport_.discard(kProbeTag, kProbeTag);
-    // A message may still be in flight into memory that is about to be freed.
+    // If a message did not end, it may still arrive in memory that is about to be freed. That is
+    // fatal.
     if (!settled)
       throw Error(ErrorCode::peer_silent,
                   fmt::format("rank {} waited for rank {} to take or give the rest of a message "
@@ -115,7 +116,7 @@ class Conversation {
     throw Error(ErrorCode::timeout, fmt::format("rank {} {}", peer_, why));
   }
 
-  // Waits until no ticket is pending; returns false at the deadline. Settled tickets become 0.
+  // Waits until all tickets have ended and sets them to 0. Returns false at the deadline.
   bool settle(std::array<Ticket, 3>& tickets, bool& failed, Deadline deadline) {
     auto last_moved = Clock::now();
     while (true) {
@@ -164,8 +165,8 @@ LinkFigures measure(Conversation& peer) {
   std::nth_element(pings.begin(), middle, pings.end());
   const double latency = *middle / 2;
 
-  // A large message is announced, granted, sent and acknowledged: three latencies in addition to
-  // its bytes.
+  // A large message is announced, granted, sent and acknowledged. So three latencies are subtracted
+  // from its time.
   const auto bytes_per_second = [&](int64_t bytes, double seconds) {
     return static_cast<double>(bytes) / std::max(seconds - 3 * latency, seconds / 2);
   };
@@ -180,7 +181,8 @@ LinkFigures measure(Conversation& peer) {
   return {std::max(latency * 1e6, 0.001), best * 1e-6};
 }
 
-/// The ranks that rank 0 exchanges messages with; -1: none.
+/// The ranks with which rank 0 measures (-1: none). `far` is the first rank of the second host.
+/// `near` is the next rank of rank 0's own host.
 struct Peers {
   int far = -1;
   int near = -1;
@@ -197,7 +199,8 @@ void say(const Context& context, LogLevel level, const std::string& line) {
   if (context.log) context.log(level, line);
 }
 
-// Rank 0's side. The peers get the end command in any case.
+// Measures, on rank 0, with the other ranks. Even after a failure each of them gets the end
+// command.
 std::optional<NetworkFigures> ask_peers(const Context& context, Transport& transport,
                                         const Peers& peers) {
   NetworkFigures figures;
@@ -223,17 +226,17 @@ std::optional<NetworkFigures> ask_peers(const Context& context, Transport& trans
 
 void answer_rank_0(const Context& context, Transport& transport) {
   try {
-    // Rank 0 may come late, because it measures with the other peer first.
+    // Rank 0 may come late, because it may measure with another rank first.
     Conversation conversation(transport, 0, 4 * kProbeSeconds, context.deadline);
     while (conversation.answer()) {
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_silent) throw;
-    // Rank 0 meets the other errors too and reports them.
+    // Rank 0 gets the other errors too and reports them.
   }
 }
 
-// Returns the key of one network: the same hosts, over the same interface, by the same backend.
+// Returns the key of a network, which consists of the hosts, the interface and the backend.
 std::string record_key(const Context& context, const std::vector<int>& hosts) {
   std::string names = context.network_interface;
   int seen = 0;
@@ -249,7 +252,7 @@ std::string record_key(const Context& context, const std::vector<int>& hosts) {
 constexpr std::string_view kMeasure = "measure", kNothing = "nothing";
 const std::string kPlanKey = "network/plan", kFiguresKey = "network/figures";
 
-// Returns the figures that rank 0 finds in the file. Sets `can_save` if the file can be written.
+// Returns the figures that the file has for this key. Sets `can_save` if the file can be written.
 std::optional<NetworkFigures> look_up(const Context& context, const std::string& key,
                                       bool needs_near, bool& can_save) {
   can_save = !context.probe.file.empty();
@@ -277,7 +280,7 @@ void keep(const Context& context, const std::string& key, const NetworkFigures& 
   }
 }
 
-// Rank 0's part. Returns the figures as text, as all other ranks receive them.
+// Finds or measures the figures on rank 0. Returns them as the text that all ranks use.
 std::string lead(const Context& context, Transport& transport, const std::vector<int>& hosts,
                  std::string& source) {
   const auto peers = peers_of(hosts);
@@ -321,7 +324,8 @@ Thresholds find_thresholds(const Context& context, Transport& transport, TwoLeve
                                       : follow(context, transport, hosts);
   const auto figures = decode_figures(text);
   if (!figures) return {};
-  // Rank 0 uses the text too, because it has fewer digits than the measured figures.
+  // Rank 0 uses the text too, although it may have measured the figures itself. The text has fewer
+  // digits, and all ranks must derive the same thresholds.
   const auto thresholds = derive_thresholds(*figures, hosts, two_levels);
   if (context.rank == 0)
     say(context, LogLevel::info,

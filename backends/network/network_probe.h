@@ -6,15 +6,17 @@
 
 namespace tutti {
 
-/// Returns the thresholds of a communicator over several hosts. Its transport must be newly
-/// connected and carry nothing yet. All ranks call this and get the same result, so that they
-/// choose the same algorithms.
+/// Returns the thresholds of a communicator over several hosts. The transport must be newly
+/// connected and must not have carried messages yet. All ranks call this and get the same result,
+/// so that they choose the same algorithms.
 ///
-/// Rank 0 takes the figures of the network from Context::probe's file or measures them: with the
-/// first rank of the second host, then with the next rank of its own host, each within
-/// kProbeSeconds. It sends them to the others through the store. If they cannot be measured, the
-/// chooser's table stays as it is. A file that cannot be read or saved is only a warning. With one
-/// host, a determinism other than fastest, or Probe::off, nothing is measured.
+/// Rank 0 reads the figures of the network from the file of Context::probe or measures them. It
+/// measures with the first rank of the second host and then with the next rank of its own host,
+/// each within kProbeSeconds. It publishes the figures in the store.
+///
+/// If the network cannot be measured, the chooser keeps its built-in table. If the file cannot be
+/// read or written, that is only a warning. Nothing is measured with a single host, with a
+/// determinism other than fastest, or with Probe::Mode::off.
 Thresholds find_thresholds(const Context& context, Transport& transport, TwoLevels two_levels);
 
 inline constexpr double kProbeSeconds = 0.3;

@@ -26,7 +26,8 @@ bool set_congestion(int descriptor, const std::string& name) {
                       static_cast<socklen_t>(name.size())) == 0;
 }
 
-// Between two addresses of one host all packets go over loopback, whichever address is called.
+// Returns whether both ends are addresses of this host. Such packets go over loopback, whichever
+// address is called.
 bool goes_over_loopback(int descriptor) {
   tcp::endpoint own, peer;
   auto own_length = static_cast<socklen_t>(own.capacity()), peer_length = own_length;
@@ -52,7 +53,7 @@ tcp::socket accept_waiting(tcp::acceptor& acceptor, ErrorStatus& status) {
   tcp::socket socket(acceptor.get_executor());
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  // Asio's own accept would leave the descriptor open across exec: a program started at that moment
+  // Asio's own accept would leave the descriptor open across exec. A program started at that moment
   // would keep the connection alive.
   const int fd = ::accept4(acceptor.native_handle(), reinterpret_cast<sockaddr*>(&address), &length,
                            SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -127,8 +128,8 @@ std::string to_text(const tcp::endpoint& endpoint) {
 void tune_connection(int descriptor) {
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  // The kernel gives up a host that vanished after a minute, even if no rank waits for it. The
-  // layers above notice it much sooner when ranks wait.
+  // The kernel gives up a host that has vanished after a minute, even if no rank waits for it. If a
+  // rank waits, the layers above notice that much sooner.
   set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 20);
@@ -136,8 +137,9 @@ void tune_connection(int descriptor) {
 }
 
 void choose_congestion(int descriptor, const std::string& name) {
-  // BBR paces, which costs a third to a half of the rate on loopback. Elsewhere the host's owner
-  // knows the network better than a library does. A kernel without cubic keeps its default.
+  // Over loopback BBR's pacing would cost a third to a half of the rate. Elsewhere the host's
+  // default stays, because its owner knows the network better. A kernel without cubic keeps its
+  // default.
   if (!name.empty() || goes_over_loopback(descriptor))
     set_congestion(descriptor, name.empty() ? "cubic" : name);
 }

@@ -11,26 +11,28 @@
 
 namespace tutti {
 
-/// Messages of one small type that a rank may send to others at any time, under their own tag. Each
-/// link keeps their order. The user bounds the messages that wait to be sent: backends send a
-/// constant number of messages per operation, and the number of running operations is bounded.
-/// Nothing may be called after the transport's goodbye, and the object must outlive the transport's
-/// last progress(). Only the holder of the engine's token uses it.
+/// Messages of one small type, which a rank may send to other ranks at any time, under a tag of
+/// their own. Messages to one peer stay in order. The user of the class must bound the messages
+/// that wait to be sent. Backends do so: the number of running operations is bounded, and they send
+/// a fixed number of messages per operation.
+///
+/// Nothing may be called after the transport's goodbye. The object must outlive the transport's
+/// last progress(). Only the thread that drives the engine uses it.
 template <class Message>
 class MessageLinks {
   static_assert(std::is_trivially_copyable_v<Message>, "its bytes are what is sent");
 
  public:
-  /// `tag` is beyond all tags of operations and equal on all ranks.
+  /// `tag` is above all tags of operations and equal on all ranks.
   MessageLinks(Transport& transport, uint64_t tag)
       : transport_(transport), tag_(tag), links_(static_cast<size_t>(transport.size())) {}
   MessageLinks(const MessageLinks&) = delete;
   MessageLinks& operator=(const MessageLinks&) = delete;
 
-  /// Receives messages of this peer from now on. The peer must open its link to this rank too.
+  /// Receives messages of this peer from now on. The peer must open() its link to this rank too.
   void open(int peer) { listen(peer); }
 
-  /// Does nothing if the peer is gone or its link was not opened.
+  /// Sends a message. Does nothing if the peer is gone or its link was not opened.
   void send(int peer, const Message& message) {
     auto& link = at(peer);
     if (link.ticket == 0) return;
@@ -39,8 +41,8 @@ class MessageLinks {
                                   std::as_bytes(std::span(&out.message, 1)));
   }
 
-  /// Calls on_message(peer, message) for each message that has arrived. Returns true if one has, or
-  /// if a peer is gone. on_message may send.
+  /// Calls on_message(peer, message) for each message that has arrived. Returns true if a message
+  /// has arrived or a peer is gone. on_message may call send().
   template <class OnMessage>
   bool progress(const OnMessage& on_message) {
     bool moved = false;
@@ -66,7 +68,7 @@ class MessageLinks {
     return moved;
   }
 
-  /// Returns whether no message comes from this peer any more.
+  /// Returns whether no message will come from this peer any more.
   bool is_gone(int peer) const { return links_[static_cast<size_t>(peer)].is_gone; }
   bool has_lost_peer() const { return has_lost_peer_; }
 
@@ -77,10 +79,10 @@ class MessageLinks {
   };
   struct Link {
     Message message;    // receives the next message
-    Ticket ticket = 0;  // the ticket of that receive; 0: not opened, or gone
+    Ticket ticket = 0;  // of that receive; 0: not opened, or the peer is gone
     uint32_t next_sent = 0, next_received = 0;
     bool is_gone = false;
-    std::deque<Outgoing> outgoing;  // kept until the transport is done with their bytes
+    std::deque<Outgoing> outgoing;  // kept until the transport has sent them
   };
 
   Link& at(int peer) { return links_[static_cast<size_t>(peer)]; }

@@ -7,9 +7,10 @@ namespace tutti {
 
 namespace {
 
-// Beyond all tags of operations.
+// This tag is above all tags of operations.
 constexpr uint64_t kTag = uint64_t{0xA1} << 56;
-// More than the number of operations that all ranks can run at once.
+// The number of dropped tags that are kept. It exceeds the number of operations that all ranks can
+// run at once.
 constexpr size_t kMostDropped = 4096;
 
 }  // namespace
@@ -63,7 +64,7 @@ bool Sequencer::was_dropped(uint64_t tag) const {
 }
 
 void Sequencer::on_ready(int from, const Message& message) {
-  if (was_dropped(message.tag)) return;  // the answer is on its way
+  if (was_dropped(message.tag)) return;  // the `drop` answer is already on its way
   auto& waiting = waiting_[message.tag];
   waiting.verdict |= message.value;
   if (message.peer >= 0) {

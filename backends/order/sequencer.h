@@ -10,32 +10,36 @@
 
 namespace tutti {
 
-/// Brings operations into one order on all ranks, although the ranks start them in any order, and
-/// settles each verdict before any data moves. It serves libraries whose calls block, cannot be
-/// cancelled and must come in one order. Every rank announces to rank 0 that it is ready for an
-/// operation. Rank 0 answers once all that take part are ready, in one order for all ranks. An
-/// operation that was cancelled before its answer never runs on any rank; one that was answered
-/// with `run` runs on every rank that takes part. Only the holder of the engine's token uses it.
+/// Gives operations one order on all ranks, although the ranks start them in any order. It also
+/// collects the verdicts (go or veto) before any data moves. It serves libraries whose calls block,
+/// cannot be cancelled and must come in the same order on all ranks.
+///
+/// Every rank announces to rank 0 that it is ready for an operation. Once all ranks that take part
+/// are ready, rank 0 answers, in one order for all ranks. If a rank cancels an operation before its
+/// answer, the operation runs on no rank. With the answer `run` it runs on every rank that takes
+/// part. Only the thread that drives the engine uses this class.
 class Sequencer {
  public:
   enum class Answer : uint32_t { run, veto, drop };
   struct Call {
     uint64_t tag = 0;
-    uint32_t number = 0;  // position in the order of all calls; equal on all ranks that take part
+    uint32_t number = 0;  // position in the order of all answers; equal on all ranks that take part
     Answer answer = Answer::run;
   };
 
   explicit Sequencer(Transport& transport);
 
-  /// Announces that this rank has started `tag`, with all ranks or, if `peer` >= 0, with that rank.
+  /// Announces that this rank has started the operation `tag`. It is an operation with the rank
+  /// `peer` or, if `peer` is -1, of all ranks.
   void ready(uint64_t tag, uint32_t verdict, int peer);
-  /// Asks for the answer `drop`. It has no effect on an operation that was answered before.
+  /// Asks for the answer `drop`. If rank 0 has already answered, this has no effect.
   void cancel(uint64_t tag);
 
   bool progress();
-  /// Returns the next answer, in order.
+  /// Returns the next answer in order, or nothing.
   std::optional<Call> take();
-  /// Returns whether no answer will come any more, because a rank is gone.
+  /// Returns whether an operation can get no answer any more, because a rank is gone. `peer` is the
+  /// same as for ready().
   bool is_hopeless(int peer) const;
 
  private:
@@ -43,14 +47,14 @@ class Sequencer {
     enum class Kind : uint32_t { ready, cancel, answer };
     uint64_t tag = 0;
     Kind kind = Kind::ready;
-    uint32_t value = 0;  // verdict or Answer
+    uint32_t value = 0;  // a verdict, or an Answer
     uint32_t number = 0;
     int32_t peer = -1;
   };
   struct Waiting {
     int arrived = 0;
     uint32_t verdict = 0;
-    int first = -1, second = -1;  // the two ranks that take part; -1: all
+    int first = -1, second = -1;  // the two ranks that take part; -1: all ranks
   };
 
   void send(int to, const Message& message);
@@ -66,7 +70,7 @@ class Sequencer {
   std::deque<Call> calls_;
   // Used on rank 0 only.
   std::unordered_map<uint64_t, Waiting> waiting_;
-  std::deque<uint64_t> dropped_;  // the latest ones; messages about them may still arrive
+  std::deque<uint64_t> dropped_;  // the latest dropped tags; messages about them may still arrive
   uint32_t next_number_ = 0;
 };
 

@@ -11,10 +11,10 @@
 #include "tutti/base/text.h"
 #include "tutti/kernels/reduce.h"
 
-// Collectives on the memory of GPUs that reach each other, or of one GPU that several ranks share.
-// Each rank's kernels load from its peers' memory and store into it. Ranks are threads of one
-// process or processes of one host. Other backends of ours serve host memory, control messages and
-// liveness.
+// Runs collectives on the memory of GPUs that can access each other, or of one GPU that several
+// ranks share. The kernels of each rank load from its peers' memory and store into it. The ranks
+// are threads of one process or processes of one host. Another backend of ours serves host memory,
+// control messages and liveness.
 
 namespace tutti {
 
@@ -87,7 +87,7 @@ bool is_near(const Context& context, int peer) {
   return own.shares_pids(its) && own.pid == its.pid;
 }
 
-// The record that a rank publishes, so that its peers can reach its words.
+// The record that a rank publishes, so that its peers can reach its PeerWords.
 struct PeerRecord {
   int device = 0;
   int file = -1;
@@ -151,7 +151,7 @@ void require_one_host(const Context& context) {
                             DeviceRuntime::kMostReduced, context.size));
 }
 
-// Connects the backend that the ranks use for host memory.
+// Connects the backend that the ranks use for host memory and control messages.
 std::unique_ptr<Backend> connect_rest(const Context& outer) {
   auto context = outer;
   bool all_near = true;

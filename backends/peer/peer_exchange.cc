@@ -12,9 +12,11 @@ namespace tutti {
 
 namespace {
 
-// Beyond all tags of operations, and different from those of the other users of MessageLinks.
+// This tag is above all tags of operations, and differs from those of the other users of
+// MessageLinks.
 constexpr uint64_t kPeerTag = uint64_t{0xA3} << 56;
-// More than the number of operations that all ranks can run at once.
+// The number of remembered tags. It exceeds the number of operations that all ranks can run at
+// once.
 constexpr size_t kMostRemembered = 4096;
 constexpr double kPeerDrainSeconds = 3;
 constexpr size_t kLeastScratch = 64 << 10;
@@ -97,7 +99,8 @@ void PeerExchange::forget(PeerOperation& operation) {
 }
 
 void PeerExchange::recycle(PeerOperation& operation) {
-  // The caller is about to free the memory, so no stream may use it any more.
+  // When this returns, the caller frees the operation's memory. So no stream may use that memory
+  // any more.
   if (!operation.is_quiet() && !break_off() && !operation.is_quiet()) {
     operation.is_abandoned_ = true;
     if (operation.scratch_) keep_for_good(operation.scratch_.release());
@@ -123,7 +126,7 @@ std::unique_ptr<Region> PeerExchange::take_scratch(size_t bytes) {
 bool PeerExchange::progress() {
   const bool moved = links_.progress([this](int from, const PeerMessage& message) {
     const bool is_known = known_.contains(message.tag);
-    // The message concerns an operation that this rank has already released.
+    // This rank has already released the operation that the message is about.
     if (!is_known && message.kind != PeerMessage::Kind::drop &&
         (message.kind == PeerMessage::Kind::answer || was_dropped(message.tag)))
       return;
@@ -150,8 +153,9 @@ uint64_t PeerExchange::pack_turn() {
   return packed_turn_;
 }
 
-// A closing rank publishes `closed` and then reads its peers' `begun`. This rank publishes `begun`
-// and then reads their `closed`. So at least one of the two sees the other.
+// A rank that closes stores `closed` and then reads its peers' `begun`. A rank that begins a turn
+// stores `begun` and then reads the peers' `closed`. So at least one of two such ranks sees the
+// other's store.
 uint64_t PeerExchange::begin_turn(const Collective& collective) {
   store_word(own_->words().begun, ++begun_turn_);
   for (int peer = 0; peer < size_; ++peer) {
@@ -180,9 +184,9 @@ void PeerExchange::await_reduced(int rank, uint64_t mark) {
   awaited_.push_back({&words_of(rank).reduced, mark});
 }
 
-// Holds the stream until the awaited words are reached. Words that are reached already are left
-// out: a command costs the host more than a load, and ranks of one process wait for each other's
-// commands.
+// Makes the stream wait until all awaited words have their values. Words that already have them are
+// left out, because a command on a stream costs the host more than a load, and ranks of one process
+// wait for each other's commands.
 void PeerExchange::hold(StreamRef stream) {
   std::erase_if(awaited_,
                 [](const auto& awaited) { return load_word(*awaited.word) >= awaited.value; });
@@ -212,11 +216,11 @@ bool PeerExchange::has_died(int peer) const {
   return !seen.is_near() && process_state(seen.pid) == ProcessState::ended;
 }
 
-// A process that died stores no more words, so a survivor stores them in its place. It sets
-// `poisoned` first, so that no rank takes what is computed then for a result. Nothing is stored
-// into the words of a living process: it uses them for its next Communicator. A process that did
-// its part before it ended is not poisoned, because peers that close later may still complete those
-// operations.
+// Frees the streams that wait for a dead process. A dead process stores no more words, so this rank
+// stores the awaited values in its place. It sets `poisoned` first, so that no rank takes the data
+// for a result. Words of a living process are left alone, because that process uses them for its
+// next Communicator. A process that stored all awaited values before it died is not poisoned: peers
+// that close later may still complete those operations.
 void PeerExchange::free_streams_of_the_dead() {
   for (int peer = 0; peer < size_; ++peer) {
     const auto at = static_cast<size_t>(peer);
@@ -239,10 +243,10 @@ bool PeerExchange::break_off() {
     is_closed_ = true;
     store_word(own_->words().closed, load_word(own_->words().closed) + 1);
   }
-  // A running operation may wait for a stream of the user that waits for an earlier operation, so
-  // all gates are opened.
+  // A running operation may wait for a stream of the user, and that stream for the gate of an
+  // earlier operation. So all gates are opened.
   for (const auto& operation : operations_) operation->open_gates();
-  // One deadline covers everything that is left.
+  // All waits of the cleanup share one deadline.
   if (!breaking_off_) breaking_off_ = Deadline::after(kPeerDrainSeconds);
   return drain(*breaking_off_) && await_peers(*breaking_off_);
 }
@@ -251,7 +255,8 @@ template <class Condition>
 bool PeerExchange::wait_until(const Condition& condition, Deadline deadline) {
   while (!condition()) {
     if (deadline.passed()) return false;
-    // A peer may die meanwhile, or its connection may have ended just before its process does.
+    // A peer may die while this rank waits. Or its connection ended before the wait and its process
+    // ends only now.
     free_streams_of_the_dead();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

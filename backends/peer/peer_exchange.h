@@ -15,22 +15,22 @@
 
 namespace tutti {
 
-/// A peer as this rank found it when they connected.
+/// A peer's process and words, as this rank found them when the two connected.
 struct PeerSeen {
-  int pid = 0;                        // 0: a thread of this process
-  std::unique_ptr<TheirWords> words;  // null at the own rank
-  uint64_t generation = 0;            // value of its `closed` word when they connected
+  int pid = 0;                        // its process id; 0: a thread of this process
+  std::unique_ptr<TheirWords> words;  // null for this rank
+  uint64_t generation = 0;            // value of its `closed` word when the two connected
 
   bool is_near() const { return pid == 0; }
 };
 
-/// The state that all operations of one rank share: streams, words, memory, and the messages of the
-/// peers. Only the holder of the engine's token uses it, except abort().
+/// The state that all operations of one rank share: streams, words, memory, and the peers'
+/// messages. Except for abort(), only the thread that drives the engine uses it.
 class PeerExchange {
  public:
   PeerExchange(DeviceRuntime& runtime, Device device, std::shared_ptr<DeviceBell> bell,
                std::unique_ptr<OwnWords> words, std::vector<PeerSeen> peers, Transport& transport);
-  /// Waits for the streams until a deadline. All operations must be released before.
+  /// Waits until a deadline for the work on the streams. All operations must be released before.
   ~PeerExchange();
   PeerExchange(const PeerExchange&) = delete;
   PeerExchange& operator=(const PeerExchange&) = delete;
@@ -50,32 +50,33 @@ class PeerExchange {
   void forget(PeerOperation& operation);
   std::unique_ptr<Region> take_scratch(size_t bytes);
 
-  /// Publishes the next turn of the packing stream, behind the work that is on it now, and returns
-  /// its number.
+  /// Makes the packing stream publish its next turn when the work that is on it now is done.
+  /// Returns the turn's number.
   uint64_t pack_turn();
-  /// Publishes the next turn of the reducing stream, before its work is enqueued, and returns its
-  /// number. Returns 0 if the work must not begin: a peer whose memory it would touch takes no more
-  /// part.
+  /// Publishes the next turn of the reducing stream before the turn's work is enqueued. Returns the
+  /// turn's number, or 0 if the work must not begin: it would read from a peer that has closed its
+  /// communicator.
   uint64_t begin_turn(const Collective& collective);
   void end_turn(uint64_t turn);
-  /// These add a condition for the next hold(): the rank has packed, or reduced, turn `mark`.
+  /// Make the next hold() wait until `rank` has packed, or reduced, turn `mark`.
   void await_packed(int rank, uint64_t mark);
   void await_reduced(int rank, uint64_t mark);
   void hold(StreamRef stream);
   void ring_after(StreamRef stream);
 
-  /// Ends operations that do not end by themselves on this rank. Returns false if some are still on
-  /// a stream.
+  /// Ends the operations that cannot end by themselves any more. Returns false if the streams still
+  /// run some of them at the deadline.
   bool break_off();
   bool drain(Deadline deadline) noexcept;
-  /// Waits until the work that peers have begun on this rank's memory is over.
+  /// Waits until the peers have finished the work that they have begun on this rank's memory.
+  /// Returns false at the deadline.
   bool await_peers(Deadline deadline) noexcept;
-  /// Returns false if the condition does not hold before the deadline.
+  /// Returns false if the condition is still false at the deadline.
   template <class Condition>
   bool wait_until(const Condition& condition, Deadline deadline);
-  /// Returns whether the peer's process has ended, and with it all work of its streams. A closed
-  /// connection proves less: one of the two Communicators is over, but the peer's streams may still
-  /// work.
+  /// Returns whether the peer's process has ended. Then all work of its streams has ended too. A
+  /// closed connection does not prove that: the peer's streams may still work after its
+  /// Communicator has ended.
   bool has_died(int peer) const;
   void free_streams_of_the_dead();
   bool is_poisoned() const;
@@ -95,19 +96,19 @@ class PeerExchange {
   const StreamRef packing_, reducing_, ending_;
   void* const event_;
   uint64_t packed_turn_, begun_turn_;
-  std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // the highest marks, by rank
+  std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // by rank: the highest awaited turns
   std::vector<AwaitedWord> awaited_;                        // words that the next hold() waits for
-  // by tag: operations that were started here or announced by a peer
+  // by tag: operations that this rank started or a peer announced
   std::unordered_map<uint64_t, PeerOperation*> known_;
   std::vector<std::unique_ptr<PeerOperation>> operations_;
   std::vector<PeerOperation*> free_;
   std::vector<std::unique_ptr<Region>> free_scratch_;
-  // the latest tags that peers dropped; this rank may still start them
+  // the latest tags that peers dropped before this rank started the operation
   std::deque<uint64_t> dropped_;
-  std::vector<bool> is_gone_;  // by rank: no message comes from it any more
+  std::vector<bool> is_gone_;  // by rank: no message will come from this peer any more
   std::atomic<bool> is_aborted_{false};
   bool is_closed_ = false;
-  std::optional<Deadline> breaking_off_;  // deadline of the cleanup
+  std::optional<Deadline> breaking_off_;  // deadline of the cleanup, once it has begun
 };
 
 }  // namespace tutti

@@ -7,7 +7,7 @@ namespace tutti {
 
 namespace {
 
-// A share of fewer bytes is not worth its own kernel launch.
+// A smaller share is not worth a kernel launch of its own.
 constexpr int64_t kLeastShareBytes = 64 << 10;
 constexpr int64_t kShareElements = 64;
 

@@ -40,7 +40,7 @@ class PeerMemory::Shared final : public Region {
 
 namespace {
 
-// Memory for ranks that are all threads of this process.
+// Plain device memory, for ranks that are all threads of this process.
 class PlainRegion final : public Region {
  public:
   PlainRegion(DeviceRuntime& runtime, Device device, size_t bytes)

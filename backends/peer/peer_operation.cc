@@ -80,7 +80,7 @@ void PeerOperation::start(const Collective& collective, const Launch& launch, bo
   if (launch.verdict == 0) prepare();
   tell_ready(launch.verdict);
   heard(exchange_.rank_).verdict = launch.verdict;
-  // Some peers may have gone before this operation began.
+  // Some peers may have left or died before this operation started.
   for (int peer = 0; peer < exchange_.size_; ++peer)
     if (exchange_.is_gone_[static_cast<size_t>(peer)]) on_gone(peer);
   try_begin();
@@ -99,7 +99,8 @@ void PeerOperation::prepare() {
     bool is_read = false;
     for (int peer = 0; peer < exchange_.size_; ++peer)
       is_read |= peer != exchange_.rank_ && is_read_by(collective_, exchange_.rank_, peer);
-    // Parts that are exchanged in place would overwrite elements that peers have not loaded yet.
+    // If input and output are the same memory, the exchange would overwrite elements that peers
+    // have not loaded yet. So a copy of the input is made.
     const bool is_overwritten =
         exchanges_parts(collective_.kind) && collective_.input == collective_.output;
     if (count > 0 && (is_overwritten ||
@@ -128,7 +129,8 @@ void PeerOperation::prepare_allreduce() {
   if (from_ != nullptr && to_ != nullptr && device_.prescale.is_one() &&
       memory.reaches(from_, to_, bytes(count)))
     return;
-  // A bucket's memory comes from allocate(); a single tensor needs scratch memory.
+  // The memory of a bucket comes from allocate(), so peers reach it. A single tensor may need
+  // scratch memory.
   from_ = device_.inputs.data() == own_pieces_ ? nullptr : what.output;
   if (count > 0 && (from_ == nullptr || !memory.reaches(from_, bytes(count)))) {
     scratch_ = exchange_.take_scratch(bytes(count));
@@ -154,7 +156,7 @@ void PeerOperation::tell_ready(uint32_t verdict) {
       message.input = reinterpret_cast<uintptr_t>(input);
       message.output = reinterpret_cast<uintptr_t>(to_);
     } else if (input != nullptr && packed_ != 0) {
-      DeviceHandle of_output;  // the handle of the output is the same
+      DeviceHandle of_output;  // input and output are in memory of the same handle
       exchange_.memory_.locate(input, 0, message.handle, message.input);
       if (to_ != nullptr) exchange_.memory_.locate(to_, 0, of_output, message.output);
     }
@@ -187,7 +189,7 @@ void PeerOperation::on_message(int from, const PeerMessage& message) {
     case PeerMessage::Kind::answer:
       its.has_dropped = true;
       // The peer waits until it knows that this rank does not work on its memory. If this rank has
-      // begun, its done message has already reported that it does.
+      // begun, its done message answers that already.
       if (!has_begun_) {
         if (!is_vetoed_) is_dropped_ = true;
         if (message.kind == PeerMessage::Kind::drop) tell_drop(from, PeerMessage::Kind::answer);
@@ -198,8 +200,8 @@ void PeerOperation::on_message(int from, const PeerMessage& message) {
 
 void PeerOperation::tell_drop(int peer, PeerMessage::Kind kind) {
   auto& its = heard(peer);
-  // An answer is always sent: the peer may have reopened an operation of this tag without its
-  // history.
+  // An answer is sent again even if one was sent before, because the peer may have opened the tag a
+  // second time and forgotten the first answer.
   if (peer == exchange_.rank_ || (its.was_told_drop && kind == PeerMessage::Kind::drop)) return;
   its.was_told_drop = true;
   PeerMessage message;
@@ -208,7 +210,8 @@ void PeerOperation::tell_drop(int peer, PeerMessage::Kind kind) {
   exchange_.links_.send(peer, message);
 }
 
-// Messages that the peer sent before it was gone stay valid; no others come.
+// Messages that the peer sent before it was gone stay valid. If a missing message is needed, the
+// operation is hopeless.
 void PeerOperation::on_gone(int peer) {
   if (!has_started_ || peer == exchange_.rank_ || is_finishing_) return;
   auto& its = heard(peer);
@@ -233,7 +236,8 @@ void PeerOperation::try_begin() {
     verdict |= heard(peer).verdict;
   }
   if (verdict == 0) return begin();
-  // No rank reduces. This rank's packing must be over before its memory is used again.
+  // The verdict is a veto, so no rank reduces. The packing of this rank must finish before its
+  // memory is used again.
   is_vetoed_ = true;
   if (packed_ != 0) exchange_.ring_after(exchange_.packing_);
 }
@@ -331,8 +335,8 @@ void PeerOperation::try_finish() {
     all_done &= heard(peer).is_done;
     if (!heard(peer).is_done && !heard(peer).has_dropped) return;
   }
-  // A peer that dropped the operation left its part undone. The engine will cancel the operation
-  // here too; until then it does not finish.
+  // A peer that dropped the operation has not done its part. The engine will cancel the operation
+  // on this rank too. Until that happens the operation does not finish.
   if (!all_done && !is_cancelled_ && !is_hopeless_) return;
   finish();
 }
@@ -378,8 +382,8 @@ OperationState PeerOperation::advance() {
     const bool is_good = !is_cancelled_ && !is_hopeless_ && !exchange_.is_poisoned();
     return is_good ? OperationState::done : OperationState::failed;
   }
-  // Work that is still on streams is awaited here: release() would abort all other operations for
-  // it.
+  // If stage C has begun, this waits for the streams instead of failing now. An early release()
+  // would abort all other operations.
   if (exchange_.is_aborted_ || (is_hopeless_ && !is_finishing_)) return OperationState::failed;
   return OperationState::pending;
 }

@@ -16,7 +16,7 @@ class PeerExchange;
 /// A message of one rank to a peer about an operation.
 struct PeerMessage {
   enum class Kind : uint32_t {
-    ready,  // the sender's verdict; its data may be read once `mark` is packed
+    ready,  // verdict of the sender; its data may be read once turn `mark` is packed
     done,   // the sender's part is on its stream and over once `mark` is reduced; 0: it has no part
     drop,   // the sender never takes part and wants to know whether the receiver does
     answer  // reply to a drop: the sender does not take part either
@@ -29,18 +29,18 @@ struct PeerMessage {
   DeviceHandle handle = {};        // for a peer in another process
 };
 
-/// A collective in three stages, arranged so that no stream can hang:
+/// A collective in three stages. Their order makes sure that no stream can wait forever:
 ///   A. On its packing stream each rank waits for its own tensors, packs them if needed, and
 ///      announces them to the peers.
 ///   B. When all announcements that this rank needs have arrived, its reducing stream waits for the
 ///      peers' packing and does this rank's part.
 ///   C. When all peers that work on this rank's memory have reported that they began, its ending
 ///      stream waits for them, unpacks and opens the gates.
-/// So everything that a stream waits for was enqueued before the wait, and no order of operations
-/// makes two of them wait for each other.
+/// Everything that a stream waits for was enqueued before the wait. So no two operations can wait
+/// for each other, whatever their order.
 ///
-/// Verdicts travel with the announcement, so all ranks know before B whether there is a veto. Only
-/// the holder of the engine's token uses it.
+/// The ready messages carry the verdicts (go or veto), so every rank knows before stage B whether
+/// any rank vetoes. Only the thread that drives the engine uses this class.
 class PeerOperation final : public Operation {
  public:
   explicit PeerOperation(PeerExchange& exchange);
@@ -48,11 +48,11 @@ class PeerOperation final : public Operation {
 
   uint64_t tag() const { return tag_; }
   bool has_started() const { return has_started_; }
-  /// Called when a peer's message arrived first, or when the operation is about to start.
+  /// Called when the operation is about to start, or earlier, when a peer's message arrives first.
   void open(uint64_t tag);
   void start(const Collective& collective, const Launch& launch, bool was_dropped);
   void on_message(int from, const PeerMessage& message);
-  /// Called when no message comes from this peer any more.
+  /// Called when the peer is gone, so that it sends no more messages.
   void on_gone(int peer);
   /// Releases the user's streams that wait for this operation.
   void open_gates() noexcept;
@@ -67,15 +67,15 @@ class PeerOperation final : public Operation {
  private:
   friend class PeerExchange;
 
-  // The state of one peer, from its messages.
+  // The state of one peer, as its messages reported it.
   struct Heard {
     bool is_ready = false;
     bool is_done = false;
     bool has_dropped = false;
     bool was_told_drop = false;
     uint32_t verdict = 0;
-    uint64_t packed = 0, reduced = 0;  // marks
-    std::byte* input = nullptr;        // mapped into this process
+    uint64_t packed = 0, reduced = 0;  // turns of the peer
+    std::byte* input = nullptr;        // the peer's input, mapped into this process
     std::byte* output = nullptr;
   };
 
@@ -95,32 +95,34 @@ class PeerOperation final : public Operation {
   bool is_partner(int peer) const;
   /// Returns whether the device has finished all commands of this operation.
   bool is_quiet() const;
-  uint64_t outcome() const;  // 0: none yet
+  uint64_t outcome() const;  // 0: the result is not known yet
   Scale scale() const;
   size_t bytes(int64_t count) const;
 
   PeerExchange& exchange_;
   uint64_t* const word_;
-  uint64_t turn_ = 0;  // number of uses; makes the word's values of each use differ
+  // counts the uses of this object, so that each use writes different values to word_
+  uint64_t turn_ = 0;
   uint64_t tag_ = 0;
   Collective collective_;
   DeviceLaunch device_;
   int contributors_ = 0;
-  Piece own_pieces_[2];  // for an allreduce without a bucket
+  Piece own_pieces_[2];  // input and output of an allreduce without a bucket
   std::vector<Heard> heard_;
   std::byte* from_ = nullptr;  // memory that the peers load from
   std::byte* to_ = nullptr;    // memory that the peers store into, in an allreduce
-  bool unpacks_ = false;       // the result is unpacked from to_
+  bool unpacks_ = false;       // the result must be unpacked from to_
   std::unique_ptr<Region> scratch_;
-  uint64_t packed_ = 0, reduced_ = 0;  // turns of this rank; 0: none
+  uint64_t packed_ = 0, reduced_ = 0;  // turns of this rank; 0: no work
   bool has_started_ = false;
   bool has_begun_ = false;     // stage B has begun
   bool is_finishing_ = false;  // stage C has begun
   bool is_vetoed_ = false;
-  bool is_dropped_ = false;  // stage B never begins
+  bool is_dropped_ = false;  // stage B will never begin
   bool is_cancelled_ = false;
-  bool is_hopeless_ = false;   // a peer that is needed is gone
-  bool is_abandoned_ = false;  // released while the device still worked on it; never reused
+  bool is_hopeless_ = false;  // a needed peer is gone
+  // it was released while the device still worked on it, and is never reused
+  bool is_abandoned_ = false;
   std::optional<Error> failure_;
 };
 

@@ -29,7 +29,8 @@ PeerWords* map_words(int file) {
 
 }  // namespace
 
-// The free blocks of the process, each with the kind of device whose runtime has registered it.
+// The free blocks of this process. With each block is the kind of device whose runtime has
+// registered it.
 struct OwnWords::Pool {
   std::mutex mutex;  // guards the following
   std::vector<std::pair<DeviceKind, std::unique_ptr<Block>>> free;
@@ -60,14 +61,14 @@ OwnWords::OwnWords(DeviceRuntime& runtime) : kind_(runtime.kind()) {
   uint64_t token = 0;
   if (::getrandom(&token, sizeof token, 0) != sizeof token)
     throw system_error("cannot draw a random number", errno);
-  // the upper bits are 0, so that it fits a signed number
+  // the two upper bits are 0, so that the token fits a signed number
   store_word(block_->words->token, token >> 2);
   runtime.register_host(block_->words, kBlockBytes);
 }
 
 OwnWords::~OwnWords() {
   const std::lock_guard lock(pool().mutex);
-  // A kept block is filed under a kind that no rank asks for, so it is never reused.
+  // A block that must not be reused is filed under DeviceKind::cpu, which no rank asks for.
   pool().free.emplace_back(is_kept_ ? DeviceKind::cpu : kind_, std::move(block_));
 }
 

@@ -10,15 +10,16 @@
 
 namespace tutti {
 
-/// The words that a rank publishes to its peers, in host memory that all their streams and engines
-/// reach. Each number only grows. So a late waiter finds its value reached, even if another
-/// communicator uses the words by then.
+/// The words that a rank publishes to its peers, in host memory that the streams and engines of all
+/// ranks reach. Their values only grow. So a rank that waits late still sees that its value was
+/// reached, even if the words already belong to another communicator. A turn is the number of a
+/// piece of work on a stream, counted upwards.
 struct PeerWords {
-  alignas(64) uint64_t packed;    // set by the packing stream: turns up to it may be read
-  alignas(64) uint64_t reduced;   // set by the reducing stream: its work up to this turn is done
-  alignas(64) uint64_t begun;     // set by the engine: last turn put on the reducing stream
+  alignas(64) uint64_t packed;    // set by the packing stream: up to this turn, data may be read
+  alignas(64) uint64_t reduced;   // set by the reducing stream: up to this turn, its work is done
+  alignas(64) uint64_t begun;     // set by the engine: the last turn that it enqueued for reducing
   alignas(64) uint64_t closed;    // set by the engine: number of communicators that have closed
-  alignas(64) uint64_t poisoned;  // set by survivors: this process died and they did not wait
+  alignas(64) uint64_t poisoned;  // set by survivors: this process died, and they stopped waiting
   alignas(64) uint64_t token;     // constant: identifies the owner of this block
 };
 
@@ -29,8 +30,8 @@ inline void store_word(uint64_t& word, uint64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_seq_cst);
 }
 
-/// A block of words of this rank, in a file without a name. Blocks are never unmapped but reused,
-/// since streams of peers may read one for longer than this rank's communicator lives.
+/// A block of this rank's words, in a file without a name. Blocks are never unmapped. They are
+/// reused, because streams of peers may read a block after this rank's communicator has ended.
 class OwnWords {
  public:
   /// Throws Error(io).
@@ -41,7 +42,7 @@ class OwnWords {
 
   PeerWords& words() const { return *block_->words; }
   int file() const { return block_->file.get(); }
-  /// Keeps the block from being reused, since streams of this rank may still store into it.
+  /// Keeps the block from being reused, because streams of this rank may still store into it.
   void keep() { is_kept_ = true; }
 
  private:
@@ -57,9 +58,9 @@ class OwnWords {
   bool is_kept_ = false;
 };
 
-/// A peer's block. If the peer is a thread of this process, it is used by its address; otherwise it
-/// is mapped from that process's file for the life of this object. Throws Error(unavailable) if it
-/// is not there.
+/// The words of a peer. If the peer is a thread of this process, they are used by their address.
+/// Otherwise they are mapped from the peer's file as long as this object lives. Throws
+/// Error(unavailable) if the file is gone.
 class TheirWords {
  public:
   TheirWords(DeviceRuntime& runtime, PeerWords* words) : runtime_(runtime), words_(words) {}
@@ -69,8 +70,8 @@ class TheirWords {
   TheirWords& operator=(const TheirWords&) = delete;
 
   PeerWords& words() const { return *words_; }
-  /// Keeps the block mapped after this object is gone, since streams of this rank may still read
-  /// it.
+  /// Keeps the words mapped after this object is gone, because streams of this rank may still read
+  /// them.
   void keep() { is_mapped_ = false; }
 
  private:

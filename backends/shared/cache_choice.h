@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-/// Adds the time of its scope to `sum`, in ns, unless `sum` is null.
+/// Adds the nanoseconds that its scope takes to `sum`, unless `sum` is null.
 class AddTime {
  public:
   explicit AddTime(float* sum) : sum_(sum) {
@@ -32,45 +32,44 @@ class AddTime {
   Clock::time_point begin_;
 };
 
-/// Chooses whether the ranks leave their part of a chunk, which others read, in their own caches or
-/// in memory. Rank 0 tries both with chunks of each kind, measures the cost and publishes the
-/// better one; the other ranks follow. The published words are hints: with each chunk a rank
-/// publishes where it has really left its part. The result has the same bits either way.
+/// Chooses where a rank leaves the part of a chunk that other ranks read: in its own cache or in
+/// memory. Rank 0 tries both with chunks of each kind, measures the cost and publishes the cheaper
+/// choice. The other ranks follow. The published choice is only a hint, so each rank also publishes
+/// with every chunk where its part really is. The bits of the result do not depend on the choice.
 class CacheChoice {
  public:
-  /// There is one word for each kind of collective, and one each for allreduces and reduces in one
-  /// shot.
+  /// There is one choice per kind of collective, and one each for allreduces and reduces in one
+  /// shot. A `word` is an index into them.
   static constexpr size_t kOneShot = kCollectiveKindCount, kOneShotReduce = kOneShot + 1,
                           kWords = kOneShotReduce + 1;
-  /// The words that rank 0 publishes, in its memory.
+  /// The choices that rank 0 publishes. They are in its memory.
   struct alignas(128) Told {
     std::array<std::atomic<Destination>, kWords> destinations{};
   };
   /// The offset of the destination in the payload of a chunk's line.
   static constexpr size_t kDestinationAt = sizeof(uint64_t);
 
-  /// `told` is rank 0's, on all ranks.
+  /// `told` is in rank 0's memory; all ranks pass the same.
   CacheChoice(int rank, const ChunkRing& ring, Told& told)
       : rank_(rank), ring_(ring), told_(told) {}
 
-  /// Returns where this rank leaves its part of a chunk, writes it into the chunk's line, and
-  /// begins to count the chunk's cost.
+  /// Chooses where this rank leaves its part of a chunk, and publishes that in the chunk's line.
+  /// Begins to measure the cost of the chunk.
   Destination choose(size_t word, uint64_t chunk);
-  /// Returns where a rank left its part of this chunk, from its line.
+  /// Returns where a rank left its part of this chunk, as the chunk's line says.
   Destination of(size_t rank, uint64_t chunk) const {
     return static_cast<Destination>(ring_.line(rank, chunk).payload[kDestinationAt]);
   }
-  /// Returns the sum to which the time spent on a chunk is added, or null if the chunk is not
-  /// measured.
+  /// Returns the counter of the time spent on a chunk, in ns, or null if the chunk is not measured.
   float* time_of(uint64_t chunk) {
     auto& cost = costs_[ChunkRing::slot_of(chunk)];
     return cost.is_measured ? &cost.spent_ns : nullptr;
   }
-  /// Records the cost of a chunk of `bytes` bytes, with which this rank is done.
+  /// Records the cost of a chunk of `bytes` bytes that this rank has finished.
   void learn(size_t word, uint64_t chunk, size_t bytes);
 
  private:
-  // The time spent on a slot's chunk, in all stages.
+  // The time that all stages spent on the chunk that is in a slot now.
   struct Cost {
     float spent_ns = 0;
     bool is_measured = false;

@@ -13,13 +13,14 @@
 
 namespace tutti {
 
-/// The operation that begins with a chunk, as its rank publishes it. It has whole words only: a
-/// word that is written in smaller parts than it is read must reach the cache before it can be
-/// read.
+/// The description of an operation, which a rank publishes with the operation's first chunk. All
+/// fields are 64-bit words and are written whole: a load of a word that was written in smaller
+/// parts waits until the parts have reached the cache.
 struct ChunkCall {
-  uint64_t how = 0;      // verdict (32 bits), dtype, op, algorithm, kind (8 each)
-  uint64_t extent = 0;   // elements (48 bits), root (16)
-  uint64_t subject = 0;  // hash of its name, scale and counts; 0: they are agreed on already
+  uint64_t how = 0;     // verdict (32 bits), dtype, op, algorithm, kind (8 each)
+  uint64_t extent = 0;  // elements (48 bits), root (16)
+  // hash of the operation's name, scale and counts; 0: the ranks have already agreed on them
+  uint64_t subject = 0;
 
   uint32_t verdict() const { return static_cast<uint32_t>(how); }
   DataType dtype() const { return static_cast<DataType>(how >> 32 & 0xff); }
@@ -37,18 +38,21 @@ struct ChunkCall {
   }
   static constexpr int kCountBits = 48;
   static constexpr uint64_t kMostCount = (uint64_t{1} << kCountBits) - 1;
-  // One branch only: this runs between seeing the peers and reducing.
+  // Compares with a single branch, because this runs between seeing the peers and reducing.
   bool operator==(const ChunkCall& other) const {
     return ((how ^ other.how) | (extent ^ other.extent) | (subject ^ other.subject)) == 0;
   }
 };
 
-/// The line in which a rank publishes one of its chunks, in its own memory. No other rank writes to
-/// it. A small payload is in the line itself, so that flag and data are one transfer.
+/// The cache line in which a rank publishes a chunk that it has filled. It is in that rank's
+/// memory, and only that rank writes it. A small payload fits into the line, so that flag and data
+/// are one transfer.
 template <class Sync>
 struct alignas(128) ChunkLineOf {
-  typename Sync::template Atomic<uint64_t> in{0};       // the chunk whose input is here, plus one
-  typename Sync::template Atomic<uint64_t> retired{0};  // chunks that its rank no longer reads
+  // number of the chunk whose input is here, plus one
+  typename Sync::template Atomic<uint64_t> in{0};
+  // number of chunks that this rank no longer reads
+  typename Sync::template Atomic<uint64_t> retired{0};
   ChunkCall call;
   static constexpr size_t kPayload = 88;
   std::byte payload[kPayload];
@@ -56,12 +60,14 @@ struct alignas(128) ChunkLineOf {
 using ChunkLine = ChunkLineOf<Threads>;
 static_assert(sizeof(ChunkLine) == 128);
 
-/// The line in which a rank publishes its progress.
+/// The cache line in which a rank publishes how far it is.
 template <class Sync>
 struct alignas(128) ProgressLineOf {
-  typename Sync::template Atomic<uint64_t> out{0};  // the last chunk with a result, plus one
+  // number of the last chunk whose result is ready, plus one
+  typename Sync::template Atomic<uint64_t> out{0};
   typename Sync::template Atomic<uint64_t> retired{0};
-  typename Sync::template Atomic<uint64_t> given_up{0};  // the first given up chunk, plus one
+  // number of the first chunk that was given up, plus one
+  typename Sync::template Atomic<uint64_t> given_up{0};
 };
 using ProgressLine = ProgressLineOf<Threads>;
 
@@ -92,18 +98,18 @@ class alignas(64) ChunkRingOf {
   using Line = ChunkLineOf<Sync>;
   using Progress = ProgressLineOf<Sync>;
   using SleepLines = std::vector<SleepLineOf<Sync>*>;
-  /// The words of one rank; there is a Peer for this rank too.
+  /// The published lines of one rank. This rank has a Peer too.
   struct Peer {
     Line* lines = nullptr;  // one per slot
     Progress* progress = nullptr;
-    uint64_t retired = 0;  // the last value seen
+    uint64_t retired = 0;  // the last value that this rank has seen
   };
   enum class Stage : uint8_t { none, fill, reduce, drain };
 
   static constexpr size_t kSlots = kSlotCount;
   static constexpr size_t slot_of(uint64_t chunk) { return chunk % kSlots; }
 
-  /// `sleepers`: one per rank.
+  /// `sleepers` has one line per rank.
   ChunkRingOf(int rank, std::vector<Peer> peers, SleepLines sleepers)
       : peers_(std::move(peers)),
         sleepers_(std::move(sleepers)),
@@ -116,36 +122,36 @@ class alignas(64) ChunkRingOf {
   Line& own_line(uint64_t chunk) const { return own_lines_[slot_of(chunk)]; }
   const Progress& own_progress() const { return *own_progress_; }
 
-  /// One past the last chunk that exists, and one past the last chunk that this rank has filled,
-  /// reduced and drained.
+  /// end() is one past the last chunk that exists. The others are one past the last chunk that this
+  /// rank has filled, reduced and drained.
   uint64_t end() const { return end_; }
   uint64_t filled() const { return filled_; }
   uint64_t reduced() const { return reduced_; }
   uint64_t drained() const { return drained_; }
 
-  // --- Changing what the ring carries ---
-  /// Adds this many chunks; returns the number of the first one.
+  // --- Changing the chunks in the ring ---
+  /// Adds this many chunks. Returns the number of the first one.
   uint64_t extend(uint64_t chunks) {
     const uint64_t first = end_;
     end_ += chunks;
     return first;
   }
-  /// Skips all chunks before this one. They must be over on all ranks. Every rank knows that from
-  /// the lines that all ranks have published with one of them.
+  /// Skips all chunks before `chunk`. Every rank must have finished or dropped them. This rank
+  /// knows that from the lines that all ranks have published.
   void skip_to(uint64_t chunk) {
     reduced_ = drained_ = chunk;
     filled_ = std::max(filled_, chunk);
     end_ = std::max(end_, chunk);
   }
-  /// Empties the ring, which flows again from this chunk on. All ranks must be done with the
-  /// earlier chunks.
+  /// Empties the ring, which goes on with chunk `first`. All ranks must have finished the earlier
+  /// chunks.
   void begin_epoch(uint64_t first) {
     first_ = retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = first;
     for (auto& peer : peers_) peer.retired = first;
     stopped_at_ = kNever;
   }
-  /// Gives up all chunks from this one on. After the return this rank's program may change the
-  /// memory that its peers read in place.
+  /// Gives up `chunk` and all later chunks. Afterwards this rank's program may change the memory
+  /// that its peers read in place.
   void give_up(uint64_t chunk) {
     if (chunk >= stopped_at_) return;
     stopped_at_ = chunk;
@@ -156,7 +162,7 @@ class alignas(64) ChunkRingOf {
   bool is_aborted() const { return aborted_.load(std::memory_order_relaxed); }
 
   // --- Which step is possible now ---
-  /// Returns whether all chunks are over and the next chunk, once it exists, may be filled at once.
+  /// Returns whether all chunks are finished and the next chunk can be filled immediately.
   bool can_begin() {
     return drained_ == end_ && stopped_at_ == kNever && !is_aborted() && has_free_slot();
   }
@@ -168,9 +174,10 @@ class alignas(64) ChunkRingOf {
   bool can_drain() const {
     return drained_ != reduced_ && drained_ < stopped_at_ && all_reduced(drained_);
   }
-  /// Returns the stage to run next. Chunks are drained in order, so a chunk that
-  /// `ends_when_reduced()` waits until all earlier ones are drained. One more filled chunk keeps
-  /// the other ranks busy while this rank reduces.
+  /// Returns the stage to run next. Chunks are drained in order. So a chunk for which
+  /// `ends_when_reduced()` is true must wait until all earlier chunks are drained. A second chunk
+  /// is filled before the first is reduced, which keeps the other ranks busy while this rank
+  /// reduces.
   template <class EndsWhenReduced>
   Stage next_stage(const EndsWhenReduced& ends_when_reduced) {
     const bool fillable = can_fill();
@@ -183,9 +190,9 @@ class alignas(64) ChunkRingOf {
   bool lacks(size_t rank, uint64_t chunk) const {
     return line(rank, chunk).in.load(std::memory_order_acquire) <= chunk;
   }
-  /// Returns whether any rank gave up this chunk in this epoch. This is checked again after a
-  /// peer's memory was read, so that bytes which its program has changed are never taken for its
-  /// input.
+  /// Returns whether any rank gave up this chunk in this epoch. Callers check this again after they
+  /// read a peer's memory. By then the peer's program may have changed the bytes, and they must not
+  /// be used as its input.
   bool is_given_up(uint64_t chunk) const {
     for (const auto& peer : peers_)
       if (peer.progress->given_up.load(std::memory_order_acquire) - 1 - first_ <= chunk - first_)
@@ -193,8 +200,8 @@ class alignas(64) ChunkRingOf {
     return false;
   }
 
-  /// Returns whether all ranks published the same operation with this chunk. All must have filled
-  /// it.
+  /// Returns whether all ranks published the same operation with this chunk. All ranks must have
+  /// filled it.
   bool all_tell_alike(uint64_t chunk) const {
     read_lines(chunk);
     const auto& mine = own_line(chunk).call;
@@ -204,8 +211,8 @@ class alignas(64) ChunkRingOf {
     return true;
   }
 
-  // --- What was done. What is published is seen by peers that look later, but not by those that
-  // sleep: wake_sleepers() follows before this rank sleeps or its caller goes on. ---
+  // --- Recording what was done. A peer that polls sees what is published. A peer that sleeps does
+  // not, so wake_sleepers() must follow before this rank sleeps or its caller goes on. ---
   void publish_filled() {
     auto& line = own_line(filled_);
     Sync::writes(&line.call);
@@ -221,7 +228,7 @@ class alignas(64) ChunkRingOf {
     ++messages_;
     publish(own_progress_->out, ++reduced_);
   }
-  /// Finishes a chunk that needs no third stage. Publishes nothing.
+  /// Finishes a chunk that needs no drain stage. Publishes nothing.
   void finish_reduced() {
     read_lines(reduced_);
     drained_ = ++reduced_;
@@ -230,23 +237,23 @@ class alignas(64) ChunkRingOf {
     read_lines(drained_);
     ++drained_;
   }
-  /// Publishes the chunks that this rank has drained, since others may wait for their slots while
-  /// this rank waits for the others. Returns false if there is nothing new to publish.
+  /// Publishes the chunks that this rank has drained, because other ranks may wait for their slots
+  /// while this rank waits for other ranks. Returns false if there is nothing new to publish.
   bool publish_retired() {
     if (drained_ == told_retired_) return false;
     told_retired_ = drained_;
     publish(own_progress_->retired, drained_);
     return true;
   }
-  /// Calls ring(rank) for each peer that sleeps, if anything was published since the last call. Its
-  /// fence delays all loads until the published store has got its cache line back from the peers,
-  /// so callers call it where that costs nothing.
+  /// Calls ring(rank) for each sleeping peer if anything was published since the last call. It
+  /// contains a fence, and after the fence no load runs before the peers have given back the
+  /// published cache line. So callers call it where this delay costs nothing.
   template <class Ring>
   void wake_sleepers(Ring ring) {
     if (std::exchange(has_published_, false)) look_for_sleepers(ring);
   }
-  /// Called after this rank has set its SleepLine. Returns whether it has nothing to do and nothing
-  /// to publish.
+  /// Called after this rank has set its SleepLine. Returns whether this rank has nothing to do and
+  /// nothing to publish.
   template <class EndsWhenReduced>
   bool may_sleep(const EndsWhenReduced& ends_when_reduced) {
     return next_stage(ends_when_reduced) == Stage::none && drained_ == told_retired_;
@@ -269,7 +276,8 @@ class alignas(64) ChunkRingOf {
 
  private:
   static constexpr uint64_t kNever = ~uint64_t{0};
-  static constexpr int kQuickLooks = 16;  // peers that are awake arrive within these
+  // number of polls within which peers that are awake arrive
+  static constexpr int kQuickLooks = 16;
 
   using Word = typename Sync::template Atomic<uint64_t>;
 
@@ -288,8 +296,9 @@ class alignas(64) ChunkRingOf {
       if (peer.progress->out.load(std::memory_order_seq_cst) <= chunk) return false;
     return !is_given_up(chunk);
   }
-  // Declares to Sync that this rank reads the published lines of all ranks. The protocol allows
-  // that from when all have filled the chunk until this rank has drained it.
+  // Declares to Sync, which checks the protocol in tests, that this rank reads the published lines
+  // of all ranks. That is allowed after all ranks have filled the chunk and before this rank has
+  // drained it.
   void read_lines(uint64_t chunk) const {
     for (const auto& peer : peers_) Sync::reads(&peer.lines[slot_of(chunk)].call);
   }
@@ -303,7 +312,8 @@ class alignas(64) ChunkRingOf {
     word.store(value, std::memory_order_release);
     has_published_ = true;
   }
-  // Polls with pauses: each poll takes the line away from the peer that is about to write it.
+  // Pauses between polls, because each poll takes the cache line away from the peer that is about
+  // to write it.
   template <class Came, class Ring>
   bool await(int looks, const Came& came, Ring ring) {
     for (int look = 0; look < looks; ++look) {
@@ -315,11 +325,11 @@ class alignas(64) ChunkRingOf {
   }
 
   std::vector<Peer> peers_;
-  uint64_t end_ = 0;  // one past the last chunk
+  uint64_t end_ = 0;  // one past the last chunk that exists
   uint64_t filled_ = 0, reduced_ = 0, drained_ = 0;
   uint64_t retired_ = 0;  // chunks that all ranks had retired when this rank last checked
-  // --- the next cache line ---
-  uint64_t stopped_at_ = kNever;  // kNever: the ring flows
+  // --- the next cache line begins here ---
+  uint64_t stopped_at_ = kNever;  // first chunk that was given up; kNever: none
   uint64_t told_retired_ = 0;
   uint64_t first_ = 0;  // first chunk of this epoch
   uint64_t messages_ = 0;
@@ -327,18 +337,19 @@ class alignas(64) ChunkRingOf {
   const size_t rank_;
   Line* const own_lines_;
   Progress* const own_progress_;
-  bool has_published_ = false;  // since the last check for sleeping peers
+  bool has_published_ = false;  // something was published since the last check for sleepers
   typename Sync::template Atomic<bool> aborted_{false};
 };
 
-// Kept out of line, because a free slot is mostly found without it.
+// This function is not inlined, because mostly a free slot is found without it.
 template <class Sync, size_t kSlotCount>
 [[gnu::noinline]] bool ChunkRingOf<Sync, kSlotCount>::learn_retired() {
   const uint64_t needed = filled_ - kSlots + 1;
   retired_ = drained_;
   for (auto& peer : peers_) {
     if (peer.lines == own_lines_) continue;
-    // A peer publishes it with every word, so the line that this rank read last mostly has it.
+    // A peer publishes `retired` with every chunk, so mostly the line of the latest chunk has the
+    // value.
     const auto look = [&](const Word& word) {
       peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
       return peer.retired >= needed;

@@ -12,9 +12,9 @@
 
 namespace tutti {
 
-/// The words through which two ranks learn of the memory of their pair. Each rank has, in its own
-/// memory, one word about each other rank, which only it writes, and only once. A zeroed word means
-/// that nothing is published yet.
+/// The words through which two ranks learn where each other's memory for their pair is. Each rank
+/// has, in its own memory, one word per other rank. Only the owner writes it, and only once. A word
+/// of 0 means that nothing is published yet.
 ///
 ///   a word:    silent --tell--> offset of its rank's memory for the pair | no memory
 ///   the pair:  awaited --both words have memory--> met
@@ -27,39 +27,39 @@ class PairWordsOf {
 
   static constexpr size_t bytes(int size) { return static_cast<size_t>(size) * sizeof(Word); }
 
-  /// `words`: per rank, its words about all ranks; `sleepers`: one per rank.
+  /// `words` has, per rank, that rank's array of words. `sleepers` has one line per rank.
   PairWordsOf(int rank, std::vector<Word*> words, std::vector<SleepLineOf<Sync>*> sleepers)
       : rank_(rank), words_(std::move(words)), sleepers_(std::move(sleepers)) {}
 
   bool has_told(int peer) const {
     return word(rank_, peer).load(std::memory_order_relaxed) != kSilent;
   }
-  /// Publishes the offset of this rank's memory for the pair, or that it has none. Calls ring() if
-  /// the peer sleeps.
+  /// Publishes the offset of this rank's memory for the pair with `peer`; no value means that this
+  /// rank has none. Calls ring() if the peer sleeps.
   template <class Ring>
   void tell(int peer, std::optional<uint64_t> place, const Ring& ring) {
     word(rank_, peer).store(place ? *place + 1 : kNone, std::memory_order_seq_cst);
     // Either the peer sees the word before it sleeps, or this rank sees that the peer sleeps.
     if (sleepers_[static_cast<size_t>(peer)]->take()) ring();
   }
-  /// Returns the state of the pair, once this rank has published its word.
+  /// Returns the state of the pair. This rank must have published its word.
   Meeting meeting(int peer) const {
     const auto own = word(rank_, peer).load(std::memory_order_relaxed);
     const auto other = word(peer, rank_).load(std::memory_order_seq_cst);
     if (own == kNone || other == kNone) return Meeting::refused;
     return other == kSilent ? Meeting::awaited : Meeting::met;
   }
-  /// Returns the offset of the peer's memory. This rank must have met the peer.
+  /// Returns the offset of the peer's memory. The state of the pair must be `met`.
   uint64_t place_of(int peer) const {
     return word(peer, rank_).load(std::memory_order_relaxed) - 1;
   }
-  /// Called before sleeping: returns whether the peer has published nothing yet.
+  /// Returns whether the peer has published nothing yet. Called before this rank sleeps.
   bool is_silent(int peer) const {
     return word(peer, rank_).load(std::memory_order_seq_cst) == kSilent;
   }
 
  private:
-  // Any other value is an offset plus one.
+  // Any other value of a word is an offset plus one.
   static constexpr uint64_t kSilent = 0, kNone = ~uint64_t{0};
   Word& word(int rank, int about) const {
     return words_[static_cast<size_t>(rank)][static_cast<size_t>(about)];

@@ -20,7 +20,7 @@ std::vector<PairWords::Word*> words_at(const std::vector<std::byte*>& blocks) {
 
 }  // namespace
 
-/// The memory of two ranks, which a Pipeline numbers 0 and 1.
+/// The shared memory of two ranks. Their Pipeline numbers the sender 0 and the receiver 1.
 class Pairs::Memory final : public SharedMemory {
  public:
   Memory(SharedMemory& all, int sender, int receiver) : all_(all), ranks_{sender, receiver} {}
@@ -44,7 +44,7 @@ class Pairs::Memory final : public SharedMemory {
   const std::vector<int> ranks_;
 };
 
-/// A call whose peer has not met this rank yet.
+/// A call of this rank before the peer has made its first call.
 class Pairs::FirstCall final : public Operation {
  public:
   FirstCall(Pairs& pairs, const Collective& collective, const Launch& launch)
@@ -121,7 +121,8 @@ Pairs::Meeting Pairs::meet(int peer) {
   if (!words_.has_told(peer)) {
     std::optional<uint64_t> place;
     try {
-      // The sender may be done and leave while the receiver still reads the last chunks.
+      // The memory stays readable after the sender is gone: the sender may finish and leave while
+      // the receiver still reads the last chunks.
       pair.region = memory_.allocate_for_good(Pipeline::pair_bytes(geometry_));
       place = pair.region->handle().offset;
     } catch (const Error& error) {

@@ -10,37 +10,40 @@
 
 namespace tutti {
 
-/// Blocking sends and receives in shared memory. For each direction of each pair of ranks there is
-/// a Pipeline of these two alone, in which a send is a broadcast. Messages of a pair arrive in the
-/// order of the calls, and both ranks publish their call before anything moves.
+/// Runs blocking sends and receives in shared memory. Each pair of ranks has two Pipelines, one per
+/// direction, in which a send is a broadcast between two ranks. Messages of a pair arrive in the
+/// order of the calls. No data moves before both ranks have published their call.
 ///
-/// Each rank of a pair allocates its part at its first call with the other rank and publishes the
-/// offset in its PairWords. Only the holder of the engine's token uses it, except abort().
+/// At its first call with another rank, a rank allocates its memory for the pair and publishes the
+/// memory's offset in PairWords. Except for abort(), only the thread that drives the engine uses
+/// this class.
 class Pairs {
  public:
-  /// Returns the bytes of the words in each rank's first block.
+  /// Returns the bytes that PairWords need in each rank's first block.
   static constexpr size_t bytes_of_words(int size) { return PairWords::bytes(size); }
-  /// `words`: one block per rank, zeroed, of bytes_of_words() bytes; `sleepers`: one per rank.
+  /// `words` has one block per rank, zeroed, of bytes_of_words() bytes. `sleepers` has one line per
+  /// rank.
   Pairs(int rank, SharedMemory& memory, const std::vector<std::byte*>& words,
         std::vector<SleepLine*> sleepers, const Geometry& geometry = {});
   ~Pairs();
 
-  /// Starts a send or a receive; its `root` is the other rank. Returns null if it is done already
-  /// (Launch::spins).
+  /// Starts a send or a receive. The Collective's `root` is the other rank. Returns null if the
+  /// operation is already done (see Launch::spins).
   OperationPtr start(const Collective& collective, const Launch& launch);
   bool progress();
-  /// Returns false if progress(), or an operation's advance(), would do something.
+  /// Returns false if progress() or the advance() of an operation can do something now.
   bool may_sleep();
   bool idle() const;
   void abort() { aborted_.store(true); }
-  /// Returns the peers that have not called their side of the pending calls yet.
+  /// Returns the peers that have not made their call for a pending operation of this rank yet.
   std::vector<int> missing() const;
   void count(TransportCounters& counters) const;
 
  private:
   class FirstCall;
   class Memory;
-  /// The state with one other rank. It has no pipelines until the two have met.
+  /// The state of the pair with one other rank. The Pipelines exist once both ranks have made a
+  /// call.
   struct Pair {
     std::unique_ptr<Region> region;
     std::unique_ptr<Memory> sent, received;
@@ -58,9 +61,9 @@ class Pairs {
   const Geometry geometry_;
   const std::vector<SleepLine*> sleepers_;
   PairWords words_;
-  std::vector<Pair> pairs_;           // by the other rank
-  std::vector<int> met_;              // the other ranks of pairs with pipelines
-  std::vector<FirstCall*> awaiting_;  // calls whose peer has not met this rank yet
+  std::vector<Pair> pairs_;           // by rank: the pair with that rank
+  std::vector<int> met_;              // ranks whose pair has Pipelines
+  std::vector<FirstCall*> awaiting_;  // calls whose peer has not made its first call yet
   std::atomic<bool> aborted_{false};
 };
 

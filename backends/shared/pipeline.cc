@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr int kFirstRuns = 8;
 
-// The beginning of a rank's block.
+// The lines at the beginning of a rank's block.
 struct Lines {
   ChunkLine chunks[ChunkRing::kSlots];
   ProgressLine progress;
@@ -46,7 +46,7 @@ size_t Pipeline::sender_bytes(const Geometry& geometry) {
   return lines_bytes() + ChunkRing::kSlots * static_cast<size_t>(geometry.chunk_bytes);
 }
 
-// Returns the elements of a chunk; 0: the whole operation is one chunk.
+// Returns the elements per chunk; 0: the whole operation is one chunk.
 int64_t Pipeline::elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
                                     int64_t count) const {
   if (algorithm == kMove) {
@@ -90,7 +90,8 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
   share_outputs_.reserve(peers_.size() + 1);
-  // The number of operations that run at once varies from step to step.
+  // These calls are made in advance, because the number of operations that run at the same time
+  // varies from step to step.
   for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Call>(*this));
 }
 
@@ -208,8 +209,8 @@ void Pipeline::fill_one_shot(const Call& run, uint64_t chunk, Range range) {
   copied_ += bytes;
 }
 
-// Publishes the offsets of this rank's elements if its peers reach them. Otherwise packs the parts
-// that the peers read into this rank's slot.
+// Publishes the offsets of this rank's input and output if its peers can reach them. If they cannot
+// reach the input, packs the elements that they read into this rank's slot.
 void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range mine) {
   auto& line = ring_.own_line(chunk);
   const Destination destination = choice_.choose(run.destination_word(), chunk);
@@ -231,7 +232,7 @@ void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range
   copied_ += run.bytes(range.count - mine.count);
 }
 
-// Writes elements that other ranks read into this rank's slot.
+// Writes the elements that other ranks read to `place` in this rank's slot.
 void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
                            Destination destination) {
   if (destination == Destination::cache) {
@@ -251,7 +252,7 @@ void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
   }
 }
 
-// Returns the offset that a rank published with a chunk; kNowhere: it uses its slots.
+// Returns the offset that a rank published with a chunk; kNowhere: the rank uses its slots.
 uint64_t Pipeline::told_place(size_t rank, uint64_t chunk, size_t at) const {
   uint64_t place = 0;
   std::memcpy(&place, ring_.line(rank, chunk).payload + at, sizeof place);
@@ -263,8 +264,8 @@ void Pipeline::drain() {
   auto& run = run_of(chunk);
   if (run.algorithm == kTwoShot) {
     drain_shares(run, chunk);
-    // The time of a short chunk is mostly waiting, and a chunk that was read in place has no
-    // packing to measure. Both are left out.
+    // Two sorts of chunks are not measured. The time of a short chunk is mostly waiting. A chunk
+    // that is read in place has no packing.
     if (const auto bytes = run.bytes(run.range_of(chunk).count);
         bytes >= static_cast<size_t>(geometry_.chunk_bytes) / 4 && !is_read_in_place(chunk))
       choice_.learn(run.destination_word(), chunk, bytes);
@@ -275,7 +276,7 @@ void Pipeline::drain() {
 void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
   const AddTime time(choice_.time_of(chunk));
   const Range range = run.range_of(chunk);
-  // Then each rank has already written its share into this rank's output.
+  // If this rank published the offset of its output, each rank has already written its share there.
   if (!run.is_wanted || told_place(own_rank(), chunk, kOutputAt) != SharedMemory::kNowhere) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
@@ -299,7 +300,8 @@ bool Pipeline::progress() {
     fail_all({});
     return true;
   }
-  // Bounded, so that the driver looks at other things now and then.
+  // The number of steps is bounded, because the thread that drives the engine must also do other
+  // work.
   constexpr int kMostSteps = 16;
   bool moved = false;
   try {
@@ -334,8 +336,8 @@ void Pipeline::fail_all(const std::optional<Error>& why) {
   operations_.clear();
 }
 
-// Returns whether the next chunk to reduce is over after that stage: that holds for small
-// operations and for those that are not agreed.
+// Returns whether the next chunk to reduce needs no drain stage. That holds for small operations
+// and for operations on which the ranks do not agree.
 bool Pipeline::ends_when_reduced() {
   const uint64_t chunk = ring_.reduced();
   const auto& run = run_of(chunk);

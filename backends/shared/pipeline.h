@@ -16,60 +16,65 @@
 
 namespace tutti {
 
-/// The name of the operation that begins with a chunk, for the message when ranks disagree.
+/// The name of the operation that begins with a chunk, for the error text if the ranks disagree.
 struct alignas(64) NameLine {
   char text[64] = {};
 };
 
-/// Runs the operations of one queue in shared memory, of all kinds but send and recv. They are cut
-/// into chunks that stay in cache. The chunks of all operations form one sequence with growing
-/// numbers, and each chunk passes through three stages on every rank:
+/// Runs the operations of one queue in shared memory, of all kinds except send and recv. Operations
+/// are cut into chunks that fit into the cache. The chunks of all operations form one sequence,
+/// numbered upwards. Each chunk passes through three stages on every rank:
 ///   fill    pack the elements that others reduce into this rank's slot, and publish it
 ///   reduce  when all ranks have published: reduce this rank's share of the chunk straight from the
 ///           peers' slots, in rank order, and publish the result
 ///   drain   when all results are published: unpack them
 /// While one chunk is reduced, the next is filled and the previous one is drained. A small
-/// operation is one chunk, of which every rank reduces everything; it has no third stage. Memory
-/// that is itself shared is neither packed nor unpacked: it is read in place, and the owner of a
-/// share writes the result there. With each chunk a rank publishes which of its memory that is. The
-/// CacheChoice decides where a rank leaves the elements that others read.
+/// operation is one chunk, and every rank reduces all of it, so it has no drain stage.
+///
+/// If the memory of an operation is itself shared, it is neither packed nor unpacked. Peers read
+/// the input in place, and the owner of a share writes the result into the output. A rank publishes
+/// with each chunk which memory of its own is used so. The CacheChoice decides whether packed
+/// elements stay in the cache.
 ///
 /// A reduce is an allreduce that only its root drains. The other kinds have another middle stage:
 ///   move    when all ranks have published: copy the parts for this rank (reduce_scatter: reduce
 ///           them) straight from the peers' slots to the output; no third stage follows
-/// Input that is itself in shared memory is not packed but read in place. Then its rank waits, in a
-/// third stage, until all ranks have read it.
+/// If the input is in shared memory, it is not packed but read in place. Then a third stage waits
+/// until all ranks have read it.
 ///
-/// The ChunkRing decides what may be done with which chunk. The verdict of each rank comes with the
-/// first chunk of an operation, and nothing is written to anyone's memory before all are known.
+/// The ChunkRing decides which stage may run on which chunk. Each rank publishes its verdict (go or
+/// veto) with the first chunk of an operation. Nothing is written to any rank's output before all
+/// verdicts are known.
 class Pipeline {
  public:
   static size_t block_bytes(const Geometry& geometry = {});
-  /// Return the bytes of a sender's part of a Pipeline with one receiver, which fills no slots, and
-  /// of one rank's memory for both directions of a pair.
+  /// sender_bytes() returns the bytes of a sender's part of a Pipeline with one receiver; a
+  /// receiver fills no slots. pair_bytes() returns the bytes that one rank needs for both
+  /// directions of a pair.
   static size_t sender_bytes(const Geometry& geometry = {});
   static size_t pair_bytes(const Geometry& geometry = {}) {
     return sender_bytes(geometry) + lines_bytes();
   }
 
-  /// `blocks`: this queue's blocks, one per rank. `sleepers`: one per rank. `pair`: if not empty,
-  /// the ranks' numbers in a Pipeline of two, in which the first only sends to the second.
+  /// `blocks` has this queue's block of every rank. `sleepers` has one line per rank. If `pair` is
+  /// not empty, the Pipeline has two ranks, the first only sends to the second, and `pair` holds
+  /// their real ranks.
   Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>& blocks,
            std::vector<SleepLine*> sleepers, const Geometry& geometry = {},
            std::vector<int> pair = {});
   ~Pipeline();
 
-  /// Returns null if the operation is done already (Launch::spins).
+  /// Returns null if the operation is already done (see Launch::spins).
   OperationPtr start(const Collective& collective, const Launch& launch);
-  /// Returns what start() will count as messages (chunks published to the peers) and bytes (read by
-  /// them, or written into their memory).
+  /// Returns the traffic that start() will count: messages are chunks published to the peers, and
+  /// bytes are those that peers read or that are written into their memory.
   Traffic predict(const Collective& collective, const Launch& launch) const;
   bool progress();
-  /// Returns false if progress() would do something.
+  /// Returns false if progress() can do something now.
   bool may_sleep();
   bool idle() const { return operations_.empty(); }
   void abort() { ring_.abort(); }
-  /// Returns the peers that have not begun the oldest operation.
+  /// Returns the peers that have not started the oldest operation yet.
   std::vector<int> missing() const;
   bool lacks_ranks() const;
   void count(TransportCounters& counters) const;
@@ -81,13 +86,13 @@ class Pipeline {
   class Call;
   struct Parts;
   enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused, kMove };
-  // The offsets of a rank's shared memory for this operation, published as the payload of its first
-  // chunk.
+  // The offsets of a rank's shared memory for an operation. The rank publishes them as the payload
+  // of the operation's first chunk.
   struct Places {
     uint64_t elements = 0;
     uint64_t outputs = 0;
   };
-  // The memory of one rank beside its ring's words: per slot a name, a slot and a result.
+  // The memory of one rank, besides its lines. Each array has one entry per slot of the ring.
   struct Peer {
     NameLine* names = nullptr;
     std::byte* slots = nullptr;
@@ -95,8 +100,8 @@ class Pipeline {
   };
 
   int size() const { return static_cast<int>(peers_.size()); }
-  // Even ranks reduce downwards and odd ranks upwards, so that ranks 2i and 2i + 1 begin where
-  // their shares meet; see Order.
+  // Even ranks reduce downwards and odd ranks upwards. So ranks 2i and 2i + 1 both begin at the
+  // border between their shares; see Order.
   Order own_order() const { return rank_ % 2 == 0 ? Order::descending : Order::ascending; }
   OperationPtr enqueue(const Collective& collective, const Launch& launch, uint64_t begin);
   bool run_here(const Collective& collective, const Launch& launch);
@@ -104,7 +109,8 @@ class Pipeline {
   size_t own_rank() const { return static_cast<size_t>(rank_); }
   Peer& own() { return peers_[own_rank()]; }
   Call& run_of(uint64_t chunk);
-  // Returns the offset of a chunk's slot in a rank's slots, and in its results.
+  // Returns the offset of a chunk within a rank's `slots`, which is also its offset within
+  // `results`.
   size_t slot_at(uint64_t chunk) const {
     return ChunkRing::slot_of(chunk) * static_cast<size_t>(geometry_.chunk_bytes);
   }
@@ -151,7 +157,7 @@ class Pipeline {
   auto bell() {
     return [this](int rank) { memory_.ring(rank); };
   }
-  // Returns the function that asks whether the next chunk to reduce is over after that stage.
+  // Returns a function that calls ends_when_reduced().
   auto its_end() {
     return [this] { return ends_when_reduced(); };
   }
@@ -160,7 +166,7 @@ class Pipeline {
   void forget(Call& run);
 
   const int rank_;
-  const Geometry geometry_;  // its one_shot_bytes are per rank here
+  const Geometry geometry_;  // its one_shot_bytes are per rank
   SharedMemory& memory_;
   ChunkRing ring_;
   CacheChoice choice_;
@@ -170,11 +176,11 @@ class Pipeline {
   std::vector<std::unique_ptr<Call>> spare_;
   uint64_t allocations_ = 0;
   uint64_t epoch_ = 0;                      // upper bits of the tags
-  uint64_t named_[ChunkRing::kSlots] = {};  // subjects of the names in this rank's NameLines
+  uint64_t named_[ChunkRing::kSlots] = {};  // per slot: subject of the name in this NameLine
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  std::vector<std::byte*> share_outputs_;  // addresses that the result of a share is written to
-  std::vector<std::byte> block_;           // elements on their way elsewhere; stays in the L1 cache
+  std::vector<std::byte*> share_outputs_;  // addresses to which the result of a share is written
+  std::vector<std::byte> block_;           // for temporary elements; stays in the L1 cache
   uint64_t bytes_ = 0;
   uint64_t copied_ = 0;  // bytes copied into slots and out of them
 };

@@ -7,28 +7,30 @@
 #include "tutti/backends/shared/pipeline.h"
 #include "tutti/base/text.h"
 
-// Shared by the source files of Pipeline; no other file includes it.
+// This header is shared by the source files of Pipeline. No other file includes it.
 
 namespace tutti {
 
 // A block of this size stays in the L1 cache.
 inline constexpr int64_t kCacheBlockBytes = 16 << 10;
 
-// Positions in the payload of a chunk's line: the offset of its rank's input, if the peers read it
-// in place; the Destination of the packed chunk otherwise; and the offset of its output, if the
-// peers write there.
+// Offsets within the payload of a chunk's line. At kInputAt is the offset of the rank's input, if
+// peers read it in place. At CacheChoice::kDestinationAt is the Destination of a packed chunk. At
+// kOutputAt is the offset of the rank's output, if peers write there.
 inline constexpr size_t kInputAt = 0;
 inline constexpr size_t kOutputAt = CacheChoice::kDestinationAt + sizeof(uint64_t);
 
-// A stripe of the layout of a FusedUpdate; one rank owns each stripe.
+// The size of the stripes into which the memory of a FusedUpdate is divided. Each stripe has one
+// owner rank.
 inline constexpr int64_t kStripeBytes = 64 << 10;
 
-// Returns the whole elements per cache line, so that shares of any dtype begin on lines.
+// Returns the number of whole elements per cache line. Shares are multiples of it, so that they
+// begin on cache lines for every dtype.
 inline int64_t elements_per_line(int64_t element_bytes) {
   return std::max<int64_t>(1, 64 / element_bytes);
 }
 
-// Returns the share of the elements `whole` that `rank` reduces.
+// Returns the elements of `whole` that `rank` reduces.
 inline Range share_of(int rank, int size, Range whole, int64_t element_bytes) {
   const int64_t unit = elements_per_line(element_bytes);
   const int64_t even = (whole.count + size - 1) / size;
@@ -48,38 +50,43 @@ inline Scale scale_of(const Collective& collective, const Launch& launch, int si
   return scale;
 }
 
-// Returns the hash of a call's name, scale, layout and counts; 0: the ranks have agreed on it
-// already.
+// Returns the hash of an operation's name, scale, layout and counts. Returns 0 for an operation
+// without a name, on which the ranks have already agreed.
 inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
   if (launch.name.empty()) return 0;
   uint64_t seed = 0;
   std::memcpy(&seed, &collective.scale.factor, sizeof seed);
   seed ^= launch.layout;
-  // The counts of exchanged parts may differ between ranks.
+  // For kinds that exchange parts, the counts may differ between ranks.
   if (collective.send_counts.size() > 1 && !exchanges_parts(collective.kind))
     seed = hash_bytes(std::as_bytes(collective.send_counts), seed);
   return hash_text(launch.name, seed);
 }
 
-/// The parts that ranks exchange in an operation that moves elements. Each sending rank contributes
-/// either one part for all ranks or one part for each. A chunk has the same range of every part.
+/// The parts that ranks send each other in an operation that moves elements. Each sending rank
+/// contributes either one part for all ranks or one part for each rank. A chunk holds the same
+/// range of every part.
 struct Pipeline::Parts {
-  int64_t count = 1;  // parts that each sending rank contributes
+  int64_t count = 1;  // number of parts that each sending rank contributes
   std::span<const int64_t> send_counts, recv_counts;
-  std::vector<int64_t> given_at;     // offset in the input of each rank's part, in elements
-  std::vector<int64_t> received_at;  // offset in the output of what each rank sends
-  // This rank's part for itself is packed too, because the output may overwrite it.
+  // by rank: offset in the input of the part for that rank, in elements
+  std::vector<int64_t> given_at;
+  // by rank: offset in the output of the part from that rank, in elements
+  std::vector<int64_t> received_at;
+  // True if this rank's part for itself is packed too, because the output may overwrite it.
   bool is_own_in_slot = false;
-  // A copy of the input, if the output may overwrite the input before that is packed.
+  // A copy of the input. It is made if the output may overwrite input that is not packed yet.
   std::vector<std::byte> held;
-  uint64_t place = SharedMemory::kNowhere;  // offset of the input, if the peers read it in place
-  // Some rank's input is read in place, so a chunk is over only when all ranks have read it.
+  uint64_t place = SharedMemory::kNowhere;  // offset of the input, if peers read it in place
+  // True if any rank's input is read in place. Then a chunk is finished only when all ranks have
+  // read it.
   bool is_kept = false;
-  // If is_kept: each rank's part for this rank; null: it is in that rank's slot.
+  // If is_kept, by rank: the address of its part for this rank; null: the part is in that rank's
+  // slot.
   std::vector<const std::byte*> sources;
 };
 
-/// One operation. Its chunks are numbers [begin, end) of the queue.
+/// One operation. Its chunks have the numbers [begin, end) in the queue.
 class Pipeline::Call final : public Operation {
  public:
   explicit Call(Pipeline& pipeline) : pipeline_(pipeline) {}
@@ -120,7 +127,7 @@ class Pipeline::Call final : public Operation {
     why.reset();
     state = OperationState::pending;
   }
-  // Lays out an operation whose memory not all ranks reach: in one shot, in two shots, or moved.
+  // Lays out an operation whose memory not all ranks can reach.
   void share_apart() {
     windows.clear();
     if (algorithm != kMove)
@@ -156,7 +163,7 @@ class Pipeline::Call final : public Operation {
   }
   size_t bytes(int64_t elements) const { return static_cast<size_t>(elements * element); }
 
-  // These use the edges if there are any, and plain memory otherwise.
+  // fill() and drain() use the edges if there are any, and the input and output otherwise.
   void fill(Range range, std::byte* slot) const {
     if (range.count == 0 || slot == nullptr) return;
     if (edges.fill != nullptr)
@@ -175,8 +182,8 @@ class Pipeline::Call final : public Operation {
     if (edges.fill == nullptr) return input + range.begin * element;
     return edges.input == nullptr ? nullptr : edges.input(edges.self, range);
   }
-  // Returns whether no other rank reads this input, so that it need not be packed into a slot: it
-  // is the input of a reduce's root, in one shot.
+  // Returns whether the input need not be packed, because no other rank reads it. That holds for
+  // the root of a reduce in one shot.
   bool keeps_input(Range range) const {
     return kind == CollectiveKind::reduce && is_wanted && input_view(range) != nullptr;
   }
@@ -195,13 +202,13 @@ class Pipeline::Call final : public Operation {
   int64_t given_to(int rank) const;       // elements that this rank sends to `rank`
   int64_t received_from(int rank) const;  // elements that this rank receives from `rank`
   const std::byte* part_for(int rank) const;
-  std::byte* place_for(int rank) const;  // address of what `rank` sends, in the output
-  size_t slot_bytes() const {            // of a chunk; equal on all ranks
+  std::byte* place_for(int rank) const;  // address in the output of what `rank` sends
+  size_t slot_bytes() const {            // bytes of a chunk; equal on all ranks
     return bytes(parts.count * (chunk_elements == 0 ? count : chunk_elements));
   }
   bool tells_place() const { return slot_bytes() > ChunkLine::kPayload; }
-  // Returns whether the Destination of a chunk matters: every part is long, and all parts are
-  // packed into slots.
+  // Returns whether a CacheChoice is useful for this operation. That is so if every part is long
+  // and all parts are packed into slots.
   bool chooses_destination() const {
     return !parts.is_kept && slot_bytes() >= kLeastPastCaches * static_cast<size_t>(parts.count);
   }
@@ -215,14 +222,15 @@ class Pipeline::Call final : public Operation {
   // --- all kinds ---
   CollectiveKind kind = CollectiveKind::allreduce;
   int root = 0;
-  bool is_wanted = true;  // this rank needs the result
+  bool is_wanted = true;  // whether this rank needs the result
   DataType dtype = DataType::f32;
   int64_t element = 4;
   ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
-  int64_t count = 0;  // of elements; for kinds that move elements, of the longest part of any rank
+  // number of elements; for kinds that move elements, those of the longest part of any rank
+  int64_t count = 0;
   std::string_view name;  // borrowed; valid until the verdict is known
   uint64_t subject = 0;
-  std::optional<Error> why;  // set if it failed
+  std::optional<Error> why;  // the error, if the operation failed
   uint32_t verdict = 0;
   Edges edges;
   const std::byte* input = nullptr;
@@ -231,9 +239,10 @@ class Pipeline::Call final : public Operation {
   const FusedUpdate* update = nullptr;
   Scale scale;
   Pipeline::Algorithm algorithm = kOneShot;
-  int64_t chunk_elements = 0;  // 0: one chunk
+  int64_t chunk_elements = 0;  // elements per chunk; 0: there is one chunk
   uint64_t begin = 0, end = 0;
-  int64_t reduced_elements = 0;  // direct: elements of this rank's share that are done
+  // for kDirect and kFused: how many elements of this rank's share are done
+  int64_t reduced_elements = 0;
   OperationState state = OperationState::pending;
 };
 
@@ -253,7 +262,7 @@ inline void Pipeline::tell_call(const Call& run, uint64_t chunk) {
   tell_name(chunk, run.subject, run.name);
 }
 
-// Returns whether all ranks called the same operation, without a veto.
+// Returns whether all ranks published the same operation and none vetoes it.
 inline bool Pipeline::is_agreed(uint64_t chunk) const {
   return ring_.all_tell_alike(chunk) && ring_.own_line(chunk).call.verdict() == 0;
 }

@@ -33,8 +33,8 @@ bool is_one_memory(const std::byte* one, size_t bytes, const std::byte* other, s
   return bytes > 0 && others > 0 && before(one, other + others) && before(other, one + bytes);
 }
 
-// Returns the range of a part of `count` elements that is in a chunk with the range `range` of each
-// part.
+// Returns the range of a part of `count` elements that a chunk holds. `range` is the chunk's range
+// of the longest part.
 Range in_chunk(int64_t count, Range range) {
   const int64_t begin = std::min(range.begin, count);
   return {begin, std::min(range.end(), count) - begin};
@@ -51,7 +51,7 @@ int64_t Pipeline::parts_of(CollectiveKind kind, int size) {
   return has_part_for_each(kind) ? size : 1;
 }
 
-// Returns the elements of each part that fit in a chunk.
+// Returns how many elements of each part fit into a chunk.
 int64_t Pipeline::moved_at_once(CollectiveKind kind, DataType dtype) const {
   const int64_t unit = elements_per_line(size_of(dtype));
   const int64_t elements = geometry_.chunk_bytes / size_of(dtype) / parts_of(kind, size());
@@ -114,19 +114,19 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
   if (joins_parts(kind)) begin_at(parts.received_at, parts.send_counts);
   const bool exchanges = exchanges_parts(kind);
   if (exchanges) begin_at(parts.received_at, parts.recv_counts);
-  if (!gives(rank) || verdict != 0) return;  // a veto has no input
+  if (!gives(rank) || verdict != 0) return;  // a rank that vetoes has no input
 
   const int64_t own = given_to(rank);
   const auto given = bytes(parts.count > 1 ? sum_of(parts.send_counts) : own);
-  // The output may overwrite input that is still to be packed. It cannot if everything is packed at
-  // once, or if each part is replaced by the part that comes back for it. Otherwise a copy of the
-  // input is kept.
+  // The output may overwrite input that is not packed yet. That cannot happen if everything is
+  // packed into one chunk, or if each part that comes back replaces the part that was sent.
+  // Otherwise a copy of the input is kept.
   if (exchanges || kind == CollectiveKind::reduce_scatter) {
     const auto taken = bytes(exchanges ? sum_of(parts.recv_counts) : own);
     const bool is_own_part = kind == CollectiveKind::reduce_scatter &&
                              output == input + parts.given_at[static_cast<size_t>(rank)] * element;
-    // No other rank reads this part, and each element of the result replaces the element that it
-    // was made of.
+    // If the result replaces this rank's own part, each element replaces the element that it was
+    // made of. No other rank reads that part.
     parts.is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
     const bool is_back =
         input == output && (!exchanges || std::ranges::equal(parts.send_counts, parts.recv_counts));
@@ -155,7 +155,8 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
   const Range range = run.range_of(chunk);
   auto* slot = small_place(own_rank(), chunk, run.slot_bytes());
   const bool is_packed = run.parts.place == SharedMemory::kNowhere;
-  // Only this rank knows where each rank's part begins, so it publishes the offsets.
+  // If the input is read in place, the peers do not know where the part of each rank begins. So
+  // this rank publishes the offsets.
   if (!is_packed && exchanges_parts(run.kind) && chunk == run.begin)
     std::memcpy(slot, run.parts.given_at.data(),
                 run.parts.given_at.size() * sizeof run.parts.given_at[0]);
@@ -178,15 +179,15 @@ void Pipeline::fill_move(const Call& run, uint64_t chunk) {
 }
 
 // Returns whether any rank published that its input is read in place. Kinds that move elements
-// publish it with their first chunk, allreduces in two shots with each chunk.
+// publish that with the first chunk of an operation. Allreduces in two shots publish it with each
+// chunk.
 bool Pipeline::is_read_in_place(uint64_t chunk) const {
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     if (told_place(rank, chunk, kInputAt) != SharedMemory::kNowhere) return true;
   return false;
 }
 
-// Learns from the first chunk, which all ranks have published, where each rank's part for this rank
-// is.
+// Finds each rank's part for this rank, from the first chunk that all ranks have published.
 void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   run.parts.is_kept = run.tells_place() && is_read_in_place(chunk);
   if (!run.parts.is_kept) return;
@@ -238,7 +239,8 @@ void Pipeline::move(Call& run, uint64_t chunk) {
 
 void Pipeline::take_moved(const Call& run, uint64_t chunk, Range range) {
   if (run.kind == CollectiveKind::reduce_scatter) return reduce_part(run, chunk, range);
-  // Each rank begins with a different peer.
+  // Each rank begins with a different peer, so that not all ranks read from one rank at the same
+  // time.
   for (size_t i = 0; i < peers_.size(); ++i) {
     const size_t rank = (static_cast<size_t>(rank_) + i) % peers_.size();
     const Range piece = in_chunk(run.received_from(static_cast<int>(rank)), range);

@@ -11,10 +11,11 @@ namespace tutti {
 
 namespace {
 
-constexpr int64_t kBytesPerCall = 1 << 20;  // after these the driver looks at other things
+// after this many bytes the engine's thread looks for other work
+constexpr int64_t kBytesPerCall = 1 << 20;
 
-// Fetches a line from the cores that read it, before it is written. A store would do the same, but
-// all later stores would wait for it.
+// Takes a cache line from the cores that have read it, before this rank writes the line. A store
+// would take it too, but all later stores would wait for that store.
 inline void fetch_for_writing(const void* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
@@ -64,7 +65,7 @@ Pipeline::Places Pipeline::places_of(size_t rank, uint64_t chunk) const {
   return places;
 }
 
-// Returns the address of a rank's elements of a small operation.
+// Returns the address of a rank's input for an operation in one shot.
 std::byte* Pipeline::small_place(size_t rank, uint64_t chunk, size_t bytes) const {
   return bytes <= ChunkLine::kPayload ? ring_.line(rank, chunk).payload
                                       : peers_[rank].slots + slot_at(chunk);
@@ -96,7 +97,8 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   auto* output = run.is_wanted ? run.output_view(mine) : nullptr;
   share_outputs_.clear();
   if (output != nullptr) share_outputs_.push_back(output);
-  // True if any rank copies this share out of the results; this rank does if it unpacks them.
+  // True if any rank copies this share from the results. This rank does so if it must unpack the
+  // result.
   bool is_taken = run.is_wanted && output == nullptr;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     is_taken |= find_share(run, chunk, rank, mine);
@@ -105,16 +107,17 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   if (is_taken && !is_written_to_peers && choice_.of(own_rank(), chunk) == Destination::memory)
     return reduce_past_caches(run, mine, result);
   if (is_taken) share_outputs_.push_back(result);
-  // In the peers' memory other ranks write the neighbouring shares; see Order.
+  // When shares are written to the peers' memory, other ranks write the neighbouring shares; see
+  // Order.
   const auto order = is_written_to_peers ? own_order() : Order::ascending;
   if (!share_outputs_.empty())
     tutti::reduce(run.dtype, run.op, share_outputs_, inputs_, mine.count, run.scale,
                   Destination::cache, order);
 }
 
-// Sets inputs_[rank] to the rank's elements of this rank's share. Appends the address of the share
-// in the rank's output to share_outputs_ if this rank can write there. Returns true if the rank
-// copies the share out of the results.
+// Looks up where this rank's share is in the memory of `rank`. Sets inputs_[rank] to the input of
+// the share. If this rank can write to the output of `rank`, appends the output's address to
+// share_outputs_. Returns true if `rank` must copy the share from the results instead.
 bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mine) {
   const Range range = run.range_of(chunk);
   const auto offset = run.bytes(mine.begin - range.begin);
@@ -136,8 +139,8 @@ bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mi
   return false;
 }
 
-// Reduces inputs_ into this rank's output, and writes the result past the caches for the other
-// ranks.
+// Reduces inputs_ into this rank's output. Writes a copy to `result`, past the caches, for the
+// other ranks.
 void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
   const int64_t step = kCacheBlockBytes / run.element;
   for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
@@ -152,13 +155,13 @@ void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
   }
 }
 
-// Reduces a part of this rank's elements directly in the memory of all ranks. Returns true when all
-// of them are done. With an update it works in blocks, which stay in the L1 cache while they are
-// reduced, used and copied.
+// Reduces a part of this rank's share directly in the memory of all ranks. Returns true when the
+// whole share is done. With an update it works in blocks. A block stays in the L1 cache while it is
+// reduced, updated and copied to the peers.
 bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
   const auto* update = run.update;
-  // With an update, stripes of the layout are dealt out to the ranks in turn. A stripe keeps its
-  // owner, because that rank holds the update's state from step to step. Without an update the
+  // With an update, the stripes of the layout are dealt out to the ranks in turn. A stripe keeps
+  // its owner, because the owner holds the update's state from step to step. Without an update the
   // elements are divided evenly.
   const Range mine = update != nullptr ? Range{0, run.count}
                                        : share_of(rank_, size(), {0, run.count}, run.element);
@@ -215,9 +218,9 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
   return run.reduced_elements == mine.count;
 }
 
-// Runs an allreduce that is small or in shared memory for a caller that waits. It does what
-// progress() would do, in one piece and without an Operation. Returns false if an Operation must go
-// on from here; if the ring has grown, it takes over the chunk that was begun.
+// Runs an allreduce for a caller that waits, if it is small or in shared memory. It does what
+// progress() does, but in one piece and without an Operation. If it returns false, an Operation
+// must do the rest. If the ring has a new chunk by then, the Operation takes it over.
 bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (collective.kind != CollectiveKind::allreduce)
     return collective.kind != CollectiveKind::reduce && move_here(collective, launch);
@@ -248,16 +251,16 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
       std::memcpy(place, collective.input, whole);
     }
     bytes_ += whole;
-    // counts one copy into the slot here and one out of each other slot below
+    // this counts the copy into this rank's slot and the copies from the other slots
     copied_ += whole * peers_.size();
   }
-  // The whole line is written at once, because a peer that polls in between takes it away.
+  // The whole line is written in one go, because a peer that polls in between takes the line away.
   line.call.tell(collective.kind, collective.dtype, collective.op, is_direct ? kDirect : kOneShot,
                  count, 0, subject, 0);
   if (is_direct) std::memcpy(line.payload, &places, sizeof places);
   ring_.publish_filled();
   if (!is_direct) fetch_for_writing(&ring_.own_line(chunk + 1));
-  // Work that does not need the peers is done while their lines arrive.
+  // While the lines of the peers arrive, this rank does work that needs no peer.
   const Reducer reduce(collective.dtype, op_of(collective), scale_of(collective, launch, size()));
   const Range mine = share_of(rank_, size(), {0, count}, element);
   const auto offset = mine.begin * element, bytes = mine.count * element;
@@ -288,7 +291,7 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
         inputs_[rank] = outputs_[rank];
       }
     } catch (const Error&) {
-      return false;  // progress() meets it again and ends the queue
+      return false;  // progress() gets this error again and fails the queue
     }
     fetch_for_writing(&ring_.own_progress());
     reduce(outputs_, inputs_, mine.count, own_order());
@@ -302,7 +305,8 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   return true;
 }
 
-// Does the same for a kind that moves elements, if they are packed into one chunk.
+// Does the same as run_here() for a kind that moves elements, if all parts are packed into one
+// chunk.
 bool Pipeline::move_here(const Collective& collective, const Launch& launch) {
   if (launch.verdict != 0 || spare_.empty() || !operations_.empty() || !ring_.can_begin())
     return false;

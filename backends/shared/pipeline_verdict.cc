@@ -1,5 +1,5 @@
-// The agreement about an operation: all ranks must publish the same call, without a veto, with its
-// first chunk.
+// The functions of Pipeline by which the ranks agree about an operation. With the first chunk of
+// the operation, all ranks must publish the same description and no veto.
 
 #include <fmt/format.h>
 
@@ -11,13 +11,14 @@
 
 namespace tutti {
 
-// Returns false if the operation is over, or begins again, because the ranks do not agree.
+// Returns true if the operation may go on. If the ranks disagree or veto, it ends or restarts the
+// operation and returns false.
 bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
   if (run.subject != 0 && operations_.back() == &run && differs_in_place_only(chunk)) {
-    // In this blocking call some ranks use memory that all ranks reach, and others do not. Nothing
-    // else is running. It runs again without that memory, behind the longest call that any rank
-    // published.
+    // This is a blocking call, so nothing else is running. Some ranks passed memory that all ranks
+    // can reach, and others did not. The operation restarts without using that memory in place. Its
+    // new chunks come after the longest operation that any rank published.
     run.begin = end_of_all(run, chunk);
     ring_.skip_to(run.begin);
     run.share_apart();
@@ -44,7 +45,7 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   return false;
 }
 
-// Returns the end of the longest call that any rank published for an operation.
+// Returns one past the last chunk of the longest operation that any rank published with this chunk.
 uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
   uint64_t end = run.end;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -58,8 +59,8 @@ uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
   return end;
 }
 
-// Returns whether all ranks called the same allreduce and differ only in whether their memory is
-// reached by all.
+// Returns whether all ranks called the same allreduce and differ only in whether all ranks can
+// reach their memory.
 bool Pipeline::differs_in_place_only(uint64_t chunk) const {
   const auto is_plain = [](uint8_t algorithm) {
     return algorithm == kDirect || algorithm == kOneShot || algorithm == kTwoShot;

@@ -13,8 +13,8 @@ namespace tutti {
 
 namespace {
 
-/// Each queue has its own Pipeline. Blocking sends and receives go through the Pipelines of their
-/// two ranks. Everything else goes to `rest_`.
+/// Each queue has a Pipeline of all ranks. Blocking sends and receives use the Pipeline of their
+/// two ranks. Every other operation goes to `rest_`.
 class SharedMemoryBackend final : public Backend {
  public:
   SharedMemoryBackend(const Context& context, std::unique_ptr<Backend> rest,
@@ -67,8 +67,8 @@ class SharedMemoryBackend final : public Backend {
     bool all_idle = !pairs_ || pairs_->idle();
     for (const auto& pipeline : pipelines_) all_idle &= pipeline->idle();
     if (all_idle) return true;
-    // The line is set before the last check: either that check sees what a peer publishes, or the
-    // peer sees that this rank sleeps.
+    // The sleep line is set before the last check. So either this check sees what a peer publishes,
+    // or the peer sees that this rank sleeps.
     sleeper_->put_up();
     is_asleep_ = true;
     for (const auto& pipeline : pipelines_)
@@ -137,15 +137,15 @@ class SharedMemoryBackend final : public Backend {
   bool is_overridden(CollectiveKind kind) const {
     return is_overridden_[static_cast<size_t>(kind)];
   }
-  // Returns whether a send or receive goes through Pairs: it must block. The others are matched by
-  // name. Both ranks get the same result.
+  // Returns whether a send or receive goes through Pairs. Only blocking ones do. Other sends and
+  // receives are matched by name. Both ranks get the same result.
   bool blocks_for_two(const Launch& launch) const {
     return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&
            !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);
   }
-  // Returns whether the queues of all ranks run this collective. A send or a receive has no
-  // position in the order of all ranks. For kinds that exchange parts, all ranks must know the
-  // longest part.
+  // Returns whether the queues of all ranks run this collective. Sends and receives are left out,
+  // because they have no position in the order that is common to all ranks. Kinds that exchange
+  // parts need the longest part of all ranks.
   bool is_for_pipelines(const Collective& collective) const {
     if (is_overridden(collective.kind)) return false;
     if (exchanges_parts(collective.kind)) return collective.longest >= 0;
@@ -160,10 +160,11 @@ class SharedMemoryBackend final : public Backend {
   const Capabilities capabilities_;
   SleepLine* const sleeper_;
   bool is_asleep_ = false;
-  // By kind: the user's scores name a schedule, which then runs for all sizes.
+  // By kind: true if the user's scores name a schedule, which then runs for all sizes.
   std::array<bool, kCollectiveKindCount> is_overridden_{};
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
-  std::optional<Pairs> pairs_;  // empty: there are too many ranks for their words
+  // empty if there are too many ranks for their words to fit into the first block
+  std::optional<Pairs> pairs_;
 };
 
 }  // namespace

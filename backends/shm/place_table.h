@@ -12,8 +12,9 @@
 
 namespace tutti {
 
-/// A table from addresses to offsets in the shared file (`place`), for readers that never block. It
-/// seldom changes; a reader that meets a change reads again. One writer at a time.
+/// A table that maps addresses to offsets in the shared file (`place`). Its readers never block. A
+/// reader that meets a change reads the table again, which is rare. One thread at a time changes
+/// it.
 template <class Sync>
 class PlaceTableOf {
  public:
@@ -35,7 +36,7 @@ class PlaceTableOf {
       block->after.store(block->next.get(), std::memory_order_release);
     }
   }
-  /// Removes the span at this offset and returns it, if there is one.
+  /// Removes the span at this offset. Returns the span, or nothing if there is none.
   std::optional<Span> remove(uint64_t place) noexcept {
     for (auto* block = &first_; block != nullptr; block = block->next.get())
       for (auto& row : block->rows) {
@@ -61,20 +62,21 @@ class PlaceTableOf {
   using Atomic = typename Sync::template Atomic<T>;
   struct Row {
     Atomic<uint64_t> place{0};
-    Atomic<size_t> bytes{0};  // 0: free
+    Atomic<size_t> bytes{0};  // 0: the row is free
     Atomic<const std::byte*> data{nullptr};
   };
   struct Block {
     std::array<Row, 16> rows;
-    Atomic<const Block*> after{nullptr};  // for the readers
-    std::unique_ptr<Block> next;          // for the writer
+    Atomic<const Block*> after{nullptr};  // the next block, for the readers
+    std::unique_ptr<Block> next;          // the next block, for the writer
   };
 
   static Span read(const Row& row) {
     return {row.place.load(std::memory_order_acquire), row.bytes.load(std::memory_order_acquire),
             row.data.load(std::memory_order_acquire)};
   }
-  // Each store is a release, so a reader that sees any of them also sees the odd version.
+  // Every store to the row is a release. So a reader that sees one of them also sees the odd
+  // version.
   void write(Row& row, const Span& span) noexcept {
     const auto version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
@@ -94,7 +96,7 @@ class PlaceTableOf {
     return SharedMemory::kNowhere;
   }
 
-  Atomic<uint64_t> version_{0};  // odd: a row is being written
+  Atomic<uint64_t> version_{0};  // odd while a row is being written
   Block first_;
 };
 using PlaceTable = PlaceTableOf<Threads>;

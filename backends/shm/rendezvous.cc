@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kMagic = "tuttishm";
 constexpr size_t kTokenBytes = 16;
-// Connections to accept before the waiting ones are read again.
+// The most connections that are accepted before the waiting ones are read again.
 constexpr int kMostTaken = 256;
 constexpr std::string_view kWelcome = "welcome!";
 
@@ -34,7 +34,8 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-/// The first message of the caller. The descriptors of its memory and doorbells come with it.
+/// The first message of the calling rank. The descriptors of its memory and of its bells come with
+/// it.
 struct Hello {
   static constexpr size_t kBytes = 8 + 4 + 4 + 4 + 8 + 2 * kTokenBytes;
   uint32_t version = kWireVersion;
@@ -65,7 +66,8 @@ struct Hello {
   }
 };
 
-// The engine writes to a descriptor that a peer sent, so it must be of a kind that cannot block.
+// Returns whether a descriptor is an eventfd. The engine writes to a descriptor that a peer sent,
+// and an eventfd cannot block it.
 bool is_eventfd(const Descriptor& descriptor) {
   char target[64] = "";
   const auto link = fmt::format("/proc/self/fd/{}", descriptor.get());
@@ -87,7 +89,8 @@ bool has_ended(const Descriptor& process) {
   return process && ::poll(&entry, 1, 0) > 0;
 }
 
-/// A connection of this user to this rank's socket that has not shown the token yet.
+/// A connection to this rank's socket, from a process of this user, that has not shown the token
+/// yet.
 class Caller final : public Stranger {
  public:
   Caller(Descriptor connection, Credentials credentials, uint64_t number)
@@ -108,8 +111,8 @@ class Caller final : public Stranger {
   const std::string name_;
 };
 
-// Returns true for an error of this rank's own system: nothing that another process sends causes
-// one of these codes.
+// Returns whether an error is a limit of this rank's own system. Nothing that another process sends
+// can cause one of these codes.
 bool is_own_limit(const Error& error) {
   return error.rank() < 0 &&
          (error.code() == ErrorCode::io || error.code() == ErrorCode::out_of_memory);
@@ -147,7 +150,7 @@ class Rendezvous {
       }
       store_.erase(address_key(context_.rank));
     } catch (const Error& error) {
-      // The peers then need not wait for their deadlines.
+      // The peers read this failure in the store, so they need not wait for their deadlines.
       if (error.code() != ErrorCode::timeout) told_.fail(error);
       throw;
     }
@@ -170,7 +173,8 @@ class Rendezvous {
     store_.set(address_key(context_.rank), name + " " + token_);
   }
 
-  /// Returns true once the peer has been called and only its answer is missing.
+  /// Calls a peer. Returns true if the peer need only answer now, and false if this rank must call
+  /// again.
   bool call(int peer) {
     const auto address = store_.try_get(address_key(peer));
     if (!address) return false;
@@ -226,8 +230,8 @@ class Rendezvous {
         .with_rank(peer);
   }
 
-  // Handles a call that the peer ended. Either the peer has ended, or other callers crowd its
-  // socket; then this rank calls again.
+  // Handles a call that the peer closed. If the peer's process has ended, this throws. Otherwise
+  // too many callers crowd the peer's socket, and this rank calls again.
   void hung_up(int peer, const ShmEnds& ends) {
     if (has_ended(ends.process)) throw_hung_up(peer);
     hung_up_.insert(peer);
@@ -240,7 +244,7 @@ class Rendezvous {
         .with_rank(peer);
   }
 
-  // Waits until a peer calls or answers, or until it is time to read the store again.
+  // Waits until a peer calls or answers, or until this rank must read the store again.
   void wait() {
     if (context_.deadline.passed())
       throw Error(
@@ -294,7 +298,7 @@ class Rendezvous {
     std::erase(missing_, peer);
   }
 
-  // Accepts callers. A process of another user is turned away before it takes a slot.
+  // Accepts waiting connections. A process of another user is turned away before it takes a slot.
   void take_callers() {
     for (int taken = 0; listener_ && taken < kMostTaken; ++taken) {
       const auto now = Clock::now();
@@ -303,7 +307,7 @@ class Rendezvous {
       try {
         socket = accept_unix(listener_.get());
       } catch (const Error&) {
-        // Descriptors that waiting callers hold will become free again.
+        // Callers that wait hold descriptors, which will become free again.
         if (callers_.empty()) throw;
       }
       if (!socket) return;
@@ -325,14 +329,15 @@ class Rendezvous {
   void hear_strangers() {
     take_callers();
     std::erase_if(callers_, [this](const std::shared_ptr<Caller>& caller) {
-      if (!caller->socket) return true;  // it was dismissed
+      if (!caller->socket) return true;  // Admission has dismissed it
       if (is_silent(*caller)) return false;
       admission_.leave(caller->place);
       return true;
     });
   }
 
-  // Returns true if nothing has come yet. Otherwise the caller is a peer now, or was turned away.
+  // Returns true if the caller has sent nothing yet. Otherwise it has become a peer or was turned
+  // away.
   bool is_silent(Caller& caller) {
     const auto turn_away = [&](Admission::Reason reason, const std::string& why) {
       admission_.turned_away(reason, fmt::format("{}{}", caller.name(), why), Clock::now());
@@ -345,14 +350,16 @@ class Rendezvous {
       if (!welcome(caller, std::move(*message)))
         return turn_away(Admission::Reason::unproved, " does not know the token of this job");
     } catch (const Error& error) {
-      // A caller that does not know the token cannot fail this rank.
+      // An error that the caller caused must not fail this rank, because the caller may not know
+      // the token.
       if (error.rank() >= 0 || is_own_limit(error)) throw;
       return turn_away(Admission::Reason::unproved, fmt::format(": {}", error.what()));
     }
     return false;
   }
 
-  // Makes the caller a peer. Returns false if it is not an expected rank of this job.
+  // Makes the caller a peer. Returns false if it does not know the token or is not an expected
+  // rank.
   bool welcome(Caller& caller, UnixMessage message) {
     const auto hello = Hello::decode(message.bytes);
     if (!hello || hello->token != token_) return false;
@@ -405,9 +412,9 @@ class Rendezvous {
   std::string token_;
   Descriptor listener_;
   std::vector<int> missing_;   // ascending
-  std::vector<int> uncalled_;  // lower ranks whose address is not known yet
+  std::vector<int> uncalled_;  // lower ranks that this rank has not called yet
   std::list<Call> calls_;
-  std::set<int> hung_up_;  // lower ranks that ended a call before they answered it
+  std::set<int> hung_up_;  // lower ranks that closed a connection before they answered
   Admission admission_;
   std::list<std::shared_ptr<Caller>> callers_;
   std::map<int, std::unique_ptr<ShmEnds>> connected_;

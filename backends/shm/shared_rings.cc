@@ -16,7 +16,7 @@ namespace tutti {
 
 namespace {
 
-// The two RingControls come first, on their own page.
+// The controls of both rings come first, on a page of their own.
 constexpr size_t kControlBytes = 4096;
 static_assert(2 * sizeof(RingControl) <= kControlBytes);
 
@@ -51,8 +51,8 @@ SharedRings SharedRings::create(size_t ring_bytes) {
   Descriptor memory(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) throw system_error("cannot make shared memory (memfd)", errno);
   const auto bytes = static_cast<off_t>(total_bytes(ring_bytes));
-  // The pages are allocated now: a page that is missing later would be a SIGBUS in the middle of a
-  // copy.
+  // The pages are allocated now. A page that cannot be allocated later would raise SIGBUS in the
+  // middle of a copy.
   if (::ftruncate(memory.get(), bytes) != 0 || ::fallocate(memory.get(), 0, 0, bytes) != 0) {
     const int error = errno;
     if (error != ENOSPC && error != ENOMEM)

@@ -8,15 +8,15 @@
 
 namespace tutti {
 
-/// A mapping of two rings that two processes share. It is a memfd without a name, so nothing of it
-/// outlives its processes. Its pages are allocated from the start and its size is sealed, so access
-/// cannot fault. Side 0 writes ring 0.
+/// A mapping of two rings that two processes share. It is a memfd without a name, so it vanishes
+/// with its processes. Its pages are allocated at the start and its size is sealed, so access
+/// cannot fault. Side 0 writes ring 0, and side 1 writes ring 1.
 class SharedRings {
  public:
-  /// Throws Error(out_of_memory) that names the bytes, or Error(io).
+  /// Makes the memory. Throws Error(out_of_memory), which names the bytes, or Error(io).
   static SharedRings create(size_t ring_bytes);
-  /// Takes over a descriptor that a peer sent. Throws Error(corrupt_data) if it is not of the kind
-  /// that create(ring_bytes) makes.
+  /// Takes over a descriptor that a peer sent. Throws Error(corrupt_data) if it does not refer to
+  /// memory that create(ring_bytes) made.
   static SharedRings adopt(Descriptor memory, size_t ring_bytes);
   static bool is_valid_size(uint64_t ring_bytes);
 

@@ -21,14 +21,14 @@ void ShmChannel::watch(Poller& poller) {
 }
 
 std::string_view ShmChannel::look_for_end(bool carefully) {
-  // A system call costs more than a look at a ring, so a spinning reader makes one only now and
-  // then.
+  // A system call costs more than checking a ring. So a spinning reader makes the system call only
+  // after many empty reads.
   constexpr unsigned kReadsPerLook = 1024;
   if (!end_.empty()) return end_;
   if (!carefully && ++empty_reads_ < kReadsPerLook) return {};
   empty_reads_ = 0;
   pollfd watched[2] = {{ends_->socket.get(), POLLIN | POLLRDHUP, 0},
-                       {ends_->process.get(), POLLIN, 0}};  // -1 is ignored
+                       {ends_->process.get(), POLLIN, 0}};  // poll() ignores -1
   if (::poll(watched, 2, 0) <= 0) return {};
   if (watched[1].revents != 0)
     end_ = "its process ended";

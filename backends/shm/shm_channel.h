@@ -9,17 +9,17 @@
 
 namespace tutti {
 
-/// Everything that one end of a connected pair holds.
+/// One end of a connected pair: all that its rank holds.
 struct ShmEnds {
   SharedRings rings;
-  int side = 0;  // 0: the connector
+  int side = 0;  // 0: the rank that called, 1: the rank that was called
   Bell own;
   Bell peer;
-  Descriptor socket;  // it reaches end of file when the peer ends
-  // a pidfd of the peer, if it is another process that we can see; needed because the socket
-  // outlives a peer that forked
+  Descriptor socket;  // reaches end of file when the peer ends
+  // a pidfd of the peer, if the peer is another process that this rank can see; the socket alone is
+  // not enough, because it outlives a peer that forked
   Descriptor process;
-  Descriptor memory;  // the memory that the peer shares with all ranks of its host, if it does
+  Descriptor memory;  // the memory that the peer shares with all ranks of its host; empty: none
 };
 
 /// A Channel to a process of the same host.
@@ -35,7 +35,7 @@ class ShmChannel final : public RingChannel {
 
   std::unique_ptr<ShmEnds> ends_;
   unsigned empty_reads_ = 0;
-  std::string_view end_;  // how the peer ended, once seen
+  std::string_view end_;  // how the peer ended; empty: it has not ended
 };
 
 }  // namespace tutti

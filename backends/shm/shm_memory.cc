@@ -24,7 +24,7 @@ constexpr int kMemorySeals = F_SEAL_SHRINK | F_SEAL_SEAL;
 
 size_t whole_pages(size_t bytes) { return std::max(kPage, (bytes + kPage - 1) / kPage * kPage); }
 
-/// A part of a file, mapped into this process.
+/// A part of a shared file, mapped into this process.
 class Mapping {
  public:
   Mapping(int file, uint64_t place, size_t bytes) : bytes_(bytes) {
@@ -47,7 +47,7 @@ class Mapping {
   size_t bytes_;
 };
 
-/// This rank's file and the regions in it, which may outlive the backend that made them.
+/// This rank's file and the regions in it. It may outlive the backend that made it.
 class Heap {
  public:
   explicit Heap(SharedFile file) : file_(std::move(file)) {}
@@ -56,8 +56,8 @@ class Heap {
 
   Span add(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    // A discarded span has no pages any more, but the peers know its addresses, so its offsets are
-    // reused.
+    // The peers have mapped the addresses of a discarded span, which has no pages any more. So its
+    // offsets are used again for a new region of the same size.
     const auto reuse = std::find_if(free_.begin(), free_.end(),
                                     [&](const Span& span) { return span.bytes == bytes; });
     if (reuse == free_.end()) return {file_.grow(bytes), bytes, nullptr};
@@ -71,7 +71,8 @@ class Heap {
     places_.add(span);
   }
   void remove(uint64_t place) noexcept {
-    // A fork has the file's pages mapped too, but they belong to its parent and the peers.
+    // In a fork of the process the pages belong to the parent and its peers, so they are left
+    // alone.
     if (fork_guard_.forked()) return;
     const std::lock_guard lock(mutex_);
     const auto span = places_.remove(place);
@@ -85,7 +86,7 @@ class Heap {
  private:
   const ForkGuard fork_guard_;
   SharedFile file_;
-  std::mutex mutex_;  // guards the members below, except that places_ is read without it
+  std::mutex mutex_;  // guards the members below; places_ is read without it
   PlaceTable places_;
   std::vector<Span> free_;
 };
@@ -113,8 +114,8 @@ class ShmRegion final : public Region {
   const bool is_for_good_;
 };
 
-/// A peer's file. Old mappings are kept, so that addresses stay valid. A new one is made when an
-/// offset is beyond the last mapping.
+/// A peer's file. When an offset is beyond the last mapping, a larger mapping is made. The old ones
+/// are kept, so that their addresses stay valid.
 class PeerFile {
  public:
   PeerFile(int rank, SharedFile file, size_t first_bytes) : rank_(rank), file_(std::move(file)) {
@@ -122,7 +123,7 @@ class PeerFile {
   }
   std::byte* first() const { return mappings_.front().data(); }
   std::byte* at(uint64_t place, size_t bytes) {
-    // The check avoids place + bytes, which a forged offset could make wrap.
+    // This does not compute place + bytes, because that could wrap around for a forged offset.
     const auto lies_in = [&](size_t size) { return bytes <= size && place <= size - bytes; };
     if (!lies_in(mappings_.back().bytes())) {
       const size_t now = file_.bytes();
@@ -189,7 +190,7 @@ class ShmMemory final : public SharedMemory {
   const std::shared_ptr<Heap> heap_;
   const Mapping first_;
   const int rank_;
-  std::vector<std::unique_ptr<PeerFile>> peers_;  // null at the own rank
+  std::vector<std::unique_ptr<PeerFile>> peers_;  // by rank; null for this rank
   std::vector<std::unique_ptr<Bell>> bells_;
 };
 
@@ -226,8 +227,8 @@ uint64_t SharedFile::grow(size_t bytes) {
   return place;
 }
 
-// The pages are allocated now: a page that is missing later would be a SIGBUS in the middle of a
-// copy.
+// The pages are allocated now. A page that cannot be allocated later would raise SIGBUS in the
+// middle of a copy.
 void SharedFile::restore(uint64_t place, size_t bytes) {
   if (::fallocate(descriptor(), 0, static_cast<off_t>(place), static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
@@ -241,8 +242,7 @@ void SharedFile::restore(uint64_t place, size_t bytes) {
 }
 
 void SharedFile::discard(uint64_t place, size_t bytes) noexcept {
-  // Errors are ignored: giving the pages back is only a courtesy. Pages that are given back read as
-  // zeros.
+  // Errors are ignored, because nothing depends on freeing the pages. Freed pages read as zeros.
   (void)::fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(place), static_cast<off_t>(bytes));
 }

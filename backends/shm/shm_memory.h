@@ -9,25 +9,24 @@
 
 namespace tutti {
 
-/// A file in memory without a name: the memory that one rank shares with the others of its host. It
-/// only grows and is sealed against shrinking, so access to its bytes cannot fault.
+/// A memory file without a name, which one rank shares with the other ranks of its host. It only
+/// grows and is sealed against shrinking, so access to its bytes cannot fault.
 class SharedFile {
  public:
-  /// Throws Error(out_of_memory | io).
+  /// Makes a file of this size. Throws Error(out_of_memory | io).
   static SharedFile create(size_t bytes);
-  /// Adopts a file that a peer sent. Throws Error(corrupt_data) if it may shrink or is shorter than
-  /// `bytes`.
+  /// Takes over a file that a peer sent. Throws Error(corrupt_data) if the file may shrink or is
+  /// shorter than `bytes`.
   static SharedFile adopt(Descriptor file, size_t bytes);
 
   int descriptor() const { return file_.get(); }
   size_t bytes() const;
-  /// Appends zeroed memory, all of it allocated. Returns its offset.
+  /// Appends zeroed and allocated memory. Returns its offset.
   uint64_t grow(size_t bytes);
-  /// Gives the memory back to the system. The range then reads as zeros; it must not be used before
-  /// restore().
+  /// Gives the memory back to the system. The range must not be used before restore().
   void discard(uint64_t place, size_t bytes) noexcept;
-  /// Allocates zeroed memory in a discarded range. Throws Error(out_of_memory) and then changes
-  /// nothing.
+  /// Allocates zeroed memory in a discarded range. If it throws Error(out_of_memory), nothing has
+  /// changed.
   void restore(uint64_t place, size_t bytes);
 
  private:
@@ -35,8 +34,8 @@ class SharedFile {
   Descriptor file_;
 };
 
-/// `own` already has shared_block_bytes(). `ends` hold the peers' files, which are taken from
-/// there.
+/// Makes the shared memory of this rank. `own` must already have shared_block_bytes(). The peers'
+/// files are taken from `ends`.
 std::unique_ptr<SharedMemory> make_shm_memory(
     int rank, int size, SharedFile own, std::span<const std::unique_ptr<ShmEnds>* const> ends);
 

@@ -125,9 +125,9 @@ std::optional<UnixMessage> receive_unix(int socket, size_t bytes) {
       result.descriptors.emplace_back(descriptor);
     }
   }
-  // A truncated message with fewer descriptors than the limit means that this process has run out
-  // of descriptors; the kernel does not report the cause. A message with too many descriptors is
-  // truncated too, but only after the limit.
+  // A message is truncated for one of two reasons, which the kernel does not distinguish. With
+  // fewer descriptors than the limit, this process has run out of descriptors. With the limit
+  // reached, the sender has sent too many.
   if ((message.msg_flags & MSG_CTRUNC) != 0 && result.descriptors.size() < kMostDescriptors)
     throw system_error("cannot take descriptors from another rank", EMFILE);
   if (count == 0) throw Error(ErrorCode::peer_lost, "end of file");

@@ -12,30 +12,32 @@
 
 namespace tutti {
 
-/// Sockets in the abstract Unix namespace, which carry descriptors. They have a name but no file,
-/// and vanish with their process. All are non-blocking and close-on-exec.
+/// Sockets in the abstract Unix namespace, which can carry descriptors. A socket has a name but no
+/// file, and vanishes with its process. All sockets are non-blocking and close-on-exec.
 
-/// Throws Error(io).
+/// Returns a socket that listens under this name. Throws Error(io).
 Descriptor listen_unix(const std::string& name);
-/// Returns null if no process listens there or, with `busy` set, if another try may help. Throws
-/// Error(io).
+/// Returns a connected socket. Returns null if no process listens under this name or if the caller
+/// must try again; then `busy` is set. Throws Error(io).
 Descriptor connect_unix(const std::string& name, bool& busy);
-/// Returns null if no connection waits. Throws Error(io) for a limit of this process or machine.
+/// Accepts a waiting connection, or returns null if there is none. Throws Error(io) for a limit of
+/// this process or machine.
 Descriptor accept_unix(int listener);
 
 struct Credentials {
-  pid_t pid = 0;  // 0: a process of another PID namespace
+  pid_t pid = 0;  // 0: it is in another PID namespace
   uid_t uid = 0;
 };
-/// Returns the credentials of the process at the other end; the kernel vouches for them. Throws
+/// Returns the credentials of the process at the other end, for which the kernel vouches. Throws
 /// Error(io).
 Credentials peer_credentials(int socket);
 
-/// Sends the whole message at once. Returns false if the other side is gone or does not read.
+/// Sends the message as a whole. Returns false if the other end is gone or does not read.
 bool send_unix(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
-/// A message of send_unix: at most `bytes` bytes and 4 descriptors. receive_unix returns null if
-/// none has arrived, and throws Error(peer_lost) at the end of the connection.
+/// A message that send_unix() sent, with at most `bytes` bytes and 4 descriptors. receive_unix()
+/// returns nothing if no message has arrived. It throws Error(peer_lost) at the end of the
+/// connection.
 struct UnixMessage {
   std::vector<std::byte> bytes;
   std::vector<Descriptor> descriptors;

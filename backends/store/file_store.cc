@@ -14,7 +14,7 @@ namespace {
 // The longest wait for the lock of the counters.
 constexpr double kLockSeconds = 30;
 
-// A key may hold any bytes; a file name may not, and it is shorter.
+// Replaces the bytes of a key that a file name should not have.
 std::string escape(std::string_view key) {
   std::string text;
   for (const char c : key) {
@@ -25,8 +25,8 @@ std::string escape(std::string_view key) {
   return text;
 }
 
-// A file name begins with k if it holds a whole key, with h if it holds a key's beginning and a
-// hash.
+// If the escaped key is shorter than kLongestWhole, the file name is "k" and that key. Otherwise it
+// is "h", the first kBeginning bytes of the escaped key, and a hash.
 constexpr size_t kLongestWhole = 200, kBeginning = 150;
 
 std::string file_name(const std::string& key) {
@@ -36,7 +36,8 @@ std::string file_name(const std::string& key) {
                      hash_text(key, 1));
 }
 
-// Returns a file's contents: the value, after the key if the file name does not hold all of it.
+// Returns the contents of a key's file. They begin with the key if the file name has only a part of
+// it, and end with the value.
 std::string file_text(const std::string& name, std::string_view key, std::string_view value) {
   std::string text;
   if (name.starts_with('h')) {
@@ -46,7 +47,7 @@ std::string file_text(const std::string& name, std::string_view key, std::string
   return text += value;
 }
 
-// Removes the key that precedes the value and returns it.
+// Removes the key that may precede the value in `text`, and returns that key.
 std::string_view take_key(const std::string& name, std::string_view& text) {
   if (!name.starts_with('h')) return {};
   if (text.size() < sizeof(uint32_t)) text = {};
@@ -56,7 +57,7 @@ std::string_view take_key(const std::string& name, std::string_view& text) {
   return key;
 }
 
-/// A store with one file per key. A file appears whole or not at all.
+/// A store with one file per key. Readers see a file as a whole or not at all.
 class FileStore final : public Store {
  public:
   explicit FileStore(const std::string& folder) : folder_(folder) {}
@@ -71,7 +72,7 @@ class FileStore final : public Store {
     check_store_entry(key, value);
     const auto name = file_name(key);
     if (folder_.put_once(name, file_text(name, key, value))) return std::string(value);
-    // The key can only be gone if another rank erased it just now. Then the value of this rank
+    // If the key does not exist now, another rank has erased it in between. Then this rank's value
     // counts.
     return try_get(key).value_or(std::string(value));
   }

@@ -123,7 +123,8 @@ class PrefixStore final : public Store {
 }  // namespace
 
 std::shared_ptr<Store> make_memory_store() {
-  // A fork does not destroy it, since that could wait for the parent's sleeping threads.
+  // In a fork the store is not destroyed, because that could wait for sleeping threads of the
+  // parent.
   return {new MemoryStore, DeleteWhereMade<MemoryStore>()};
 }
 

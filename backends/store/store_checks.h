@@ -12,7 +12,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// Checks of every Store that keeps its keys itself, so that all refuse with the same words.
+// The checks that all Stores share which keep their keys themselves. So all of them report the same
+// errors.
 
 namespace tutti {
 
@@ -39,7 +40,7 @@ inline void check_store_entry(std::string_view key, std::string_view value = {})
                           key, value));
 }
 
-/// Returns the value of a counter; an absent one is 0.
+/// Returns the value of a counter, which is 0 if it does not exist.
 inline int64_t store_counter(std::string_view key, std::string_view value) {
   if (value.empty()) return 0;
   constexpr auto kLow = std::numeric_limits<int64_t>::min();
@@ -49,14 +50,14 @@ inline int64_t store_counter(std::string_view key, std::string_view value) {
   return *number;
 }
 
-/// Returns the sum. Throws Error(invalid_argument) if it overflows.
+/// Returns value + amount. Throws Error(invalid_argument) if the sum overflows.
 inline int64_t counter_sum(std::string_view key, int64_t value, int64_t amount) {
   int64_t sum = 0;
   if (__builtin_add_overflow(value, amount, &sum)) throw_no_counter(key, std::to_string(value));
   return sum;
 }
 
-/// Erases all keys that begin with the prefix; they are adjacent in the map.
+/// Erases all keys that begin with the prefix. They follow each other in the map.
 inline void erase_keys_with(const std::string& prefix, std::map<std::string, std::string>& values) {
   auto end = values.lower_bound(prefix);
   while (end != values.end() && end->first.starts_with(prefix)) ++end;

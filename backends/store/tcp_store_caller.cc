@@ -8,7 +8,7 @@ namespace tutti {
 
 namespace {
 
-// The store may take this long for requests that it can answer at once.
+// The longest time for the reply to a request that needs no waiting.
 constexpr double kReplySeconds = 30;
 
 }  // namespace

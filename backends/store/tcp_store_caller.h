@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-/// Turns the Store's calls into requests and replies. Derived classes transport them in call().
+/// A Store that turns its calls into requests and replies. Derived classes transport them in
+/// call().
 class StoreCaller : public Store {
  public:
   void set(const std::string& key, std::string_view value) override;
@@ -22,15 +23,15 @@ class StoreCaller : public Store {
   void erase_all(const std::string& prefix) override;
 
  protected:
-  /// Returns the reply to this request and chooses its id. Throws Error(unavailable) if the reply
-  /// takes longer than `deadline` and a grace.
+  /// Sends the request with an id of its own and returns the reply. Throws Error(unavailable) if no
+  /// reply comes within `deadline` and a grace period.
   virtual StoreReply call(StoreRequest request, Deadline deadline) = 0;
 
  private:
   StoreReply ask(StoreRequest request, Deadline deadline);
   int64_t count(StoreOp op, const std::string& key, int64_t argument);
 
-  const ForkGuard fork_guard_;  // the connection belongs to this process; forks must not use it
+  const ForkGuard fork_guard_;  // forks must not use the connection of this process
 };
 
 }  // namespace tutti

@@ -24,10 +24,12 @@ namespace tutti {
 
 namespace {
 
-// A call waits kGrace past its deadline before the server counts as gone. With a limit
-// (LimitedStoreClient) it waits at most kGraceAtLimit past that. A live server answers at once. So
-// a question at the limit, such as which ranks are missing, still gets its answer, and a key that
-// never came is not mistaken for a server that is gone.
+// After its deadline a call still waits kGrace for the server before the server counts as gone.
+// With a limit (LimitedStoreClient) the call waits at most kGraceAtLimit after the limit.
+//
+// A live server answers immediately. So a short question at the limit, such as which ranks are
+// missing, still gets its answer. And a key that never came is not mistaken for a server that is
+// gone.
 constexpr std::chrono::milliseconds kGrace(5000), kGraceAtLimit(500);
 
 Deadline later(Deadline deadline, Clock::duration by) {
@@ -36,7 +38,7 @@ Deadline later(Deadline deadline, Clock::duration by) {
 
 class TcpStoreClient;
 
-// The same connection for calls that all end by one deadline.
+// Uses the connection of a TcpStoreClient for calls that must all end by one deadline.
 class LimitedStoreClient final : public StoreCaller {
  public:
   LimitedStoreClient(std::shared_ptr<TcpStoreClient> client, Deadline limit);
@@ -58,8 +60,8 @@ class LimitedStoreClient final : public StoreCaller {
   const Deadline limit_;
 };
 
-// One connection for all threads of the process. Requests are written one by one. One of the
-// threads that wait for a reply reads for all of them.
+// A connection that all threads of the process share. Requests are written one after another. One
+// of the threads that wait for a reply reads the replies for all of them.
 class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<TcpStoreClient> {
  public:
   TcpStoreClient(Descriptor socket, std::string name, std::string local_address)
@@ -95,7 +97,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     return ask_within(std::move(request), later(deadline, kGrace));
   }
 
-  // Waits for this thread's turn, so that requests are not interleaved, and writes the frame.
+  // Waits for this thread's turn, so that requests do not mix, and writes the frame.
   void send(std::string_view frame, std::unique_lock<std::mutex>& lock, Deadline deadline) {
     while (is_sending_) wait(turn_, lock, deadline, "it takes no more requests");
     if (!failure_.empty()) throw gone(failure_);
@@ -107,14 +109,15 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     is_sending_ = false;
     turn_.notify_all();
     if (failure.empty()) return;
-    // Nothing can follow a part of a request, so the connection is broken.
+    // If only a part of a request was written, no other request can follow it. So the connection is
+    // broken.
     if (rest.size() < frame.size() && failure_.empty()) failure_ = failure;
     changed_.notify_all();
     throw gone(failure);
   }
 
-  // Called without the lock by the thread whose turn it is. Removes from `rest` what the kernel
-  // took. Returns why it took no more, or an empty text if it took all.
+  // Called without the lock by the thread whose turn it is. Removes from `rest` the bytes that the
+  // kernel took. Returns why it did not take all of them, or an empty text if it did.
   std::string send_some(std::string_view& rest, Deadline deadline) const {
     while (!rest.empty()) {
       const auto sent =
@@ -130,7 +133,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     return {};
   }
 
-  // Waits for another thread. Throws at the deadline.
+  // Waits until another thread notifies `news`. Throws at the deadline.
   void wait(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Deadline deadline,
             const char* at_deadline) const {
     if (deadline.passed()) throw gone(at_deadline);
@@ -165,7 +168,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     }
   }
 
-  // Called without the lock by the one reader. Returns at the deadline too.
+  // Called without the lock by the one thread that reads. Also returns at the deadline.
   void read_some(Deadline deadline) {
     if (!wait_until_ready(POLLIN, deadline)) return;
     std::array<char, 65536> bytes;
@@ -179,7 +182,8 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     }
   }
 
-  // Hands out the complete replies. A reply that no thread waits for any more is dropped.
+  // Hands the complete replies to the threads that wait for them. If no thread waits for a reply,
+  // it is dropped.
   void deliver() {
     std::string_view rest = input_;
     try {
@@ -197,7 +201,7 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     input_.erase(0, input_.size() - rest.size());
   }
 
-  // Returns false at the deadline, or if the operating system cannot wait.
+  // Waits for events of the socket. Returns false at the deadline or if poll() fails.
   bool wait_until_ready(short events, Deadline deadline) const {
     pollfd entry{socket_.get(), events, 0};
     while (true) {
@@ -219,19 +223,19 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
 
   std::mutex mutex_;              // guards the members below
   std::condition_variable turn_;  // woken when a thread may send
-  // woken by replies, by a failure, and when the reader stops reading
+  // woken by replies, by a failure, and when the reading thread stops
   std::condition_variable changed_;
-  // by id, for the requests that threads wait for
+  // by request id: the replies for which threads wait
   std::map<uint64_t, std::optional<StoreReply>> replies_;
   uint64_t last_id_ = 0;
   bool is_sending_ = false;
   bool has_reader_ = false;
-  std::string failure_;  // sticky: the first failure stays
-  std::string input_;    // used by the reader, or under mutex_ while there is none
+  std::string failure_;  // the first failure; it stays
+  std::string input_;    // the reading thread uses it; mutex_ guards it when no thread reads
 };
 
-// The copied base keeps the process that made the connection, so that calls in a fork are
-// recognized.
+// The copied base class remembers the process that made the connection. So calls in a fork are
+// noticed.
 LimitedStoreClient::LimitedStoreClient(std::shared_ptr<TcpStoreClient> client, Deadline limit)
     : StoreCaller(*client), client_(std::move(client)), limit_(limit) {}
 
@@ -243,7 +247,7 @@ StoreReply LimitedStoreClient::call(StoreRequest request, Deadline deadline) {
                              earlier(later(deadline, kGrace), later(end, kGraceAtLimit)));
 }
 
-// A limit of this process, which no other try lifts.
+// A limit of this process. Another try cannot succeed.
 class OwnLimit : public Error {
  public:
   OwnLimit(const std::string& name, int error_number)
@@ -251,8 +255,9 @@ class OwnLimit : public Error {
                            error_number)) {}
 };
 
-// Connects to the first endpoint that accepts; each endpoint gets its share of the time. Asio's own
-// connect over several endpoints reports "Operation canceled" if a socket cannot be opened.
+// Connects to the first endpoint that accepts. The remaining time is divided among the endpoints.
+// Asio's own connect over several endpoints is not used: it reports "Operation canceled" if a
+// socket cannot be opened.
 tcp::socket connect_to_one(asio::io_context& io, const std::vector<tcp::endpoint>& endpoints,
                            const std::string& name, Deadline deadline) {
   ErrorStatus status = asio::error::timed_out;
@@ -275,13 +280,13 @@ tcp::socket connect_to_one(asio::io_context& io, const std::vector<tcp::endpoint
     ErrorStatus ignored;
     socket.close(ignored);
     io.restart();
-    io.run();  // runs the handler, which gets the cancellation
+    io.run();  // runs the handler of the cancelled connect
     status = asio::error::timed_out;
   }
   throw Error(ErrorCode::io, status.message());
 }
 
-// Makes one try: resolves, connects and proves the secret. Throws what went wrong.
+// Tries once to resolve the host, connect and prove the secret. Throws the error if that fails.
 std::shared_ptr<Store> try_connect(const std::string& host, int port, const std::string& name,
                                    const std::string& secret, Deadline deadline) {
   asio::io_context io(1);
@@ -303,13 +308,13 @@ std::shared_ptr<Store> try_connect(const std::string& host, int port, const std:
   ErrorStatus status;
   const auto local = greeted.local_endpoint(status).address().to_string();
   if (status) throw Error(ErrorCode::io, status.message());
-  // A fork does not destroy it, since that could wait for the parent's sleeping threads or send
-  // bytes.
+  // In a fork the client is not destroyed, because that could wait for sleeping threads of the
+  // parent or send bytes.
   return {new TcpStoreClient(Descriptor(greeted.release()), name, local),
           DeleteWhereMade<TcpStoreClient>()};
 }
 
-// Returns true for errors that another try may mend: no server listens yet, or it was too busy.
+// Returns whether another try may succeed: no server listens yet, or it was too busy.
 bool is_passing(const Error& error) {
   if (dynamic_cast<const OwnLimit*>(&error) != nullptr) return false;
   return error.code() == ErrorCode::io || error.code() == ErrorCode::timeout ||
@@ -330,7 +335,7 @@ std::shared_ptr<Store> connect_tcp_store(const std::string& host, int port,
       return try_connect(host, port, name, secret,
                          one_try.when() < deadline.when() ? one_try : deadline);
     } catch (const boost::system::system_error& error) {
-      throw OwnLimit(name, error.code().value());  // a limit met by Asio itself
+      throw OwnLimit(name, error.code().value());  // a limit that Asio itself has met
     } catch (const Error& error) {
       if (!is_passing(error)) throw;
       if (!deadline.is_never() && Clock::now() + pause >= deadline.when())

@@ -20,11 +20,12 @@ namespace tutti {
 
 namespace {
 
-// A client beyond either bound is not read from until it has taken replies.
+// If a client exceeds one of these bounds, the server does not read from it until it has taken
+// replies.
 constexpr size_t kMaxUnsentBytes = 4 << 20;
 constexpr int kMaxOpenRequests = 1024;
 
-// One client that has proved itself. Its pending reads and writes keep it alive.
+// The connection of one client that has proved itself. Its pending reads and writes keep it alive.
 class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
  public:
   StoreConnection(tcp::socket socket, StoreTable& table)
@@ -80,8 +81,8 @@ class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
                       });
   }
 
-  // Drops a client that left or sent something that is not a request. The other clients do not
-  // notice.
+  // Calls the function. Drops the client if it has left or the function throws, because then it has
+  // sent something that is not a request. Other clients are not affected.
   template <typename Function>
   void guard(const ErrorStatus& status, Function function) {
     bool drop = static_cast<bool>(status);
@@ -105,21 +106,20 @@ class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
   bool reading_ = false;
 };
 
-// The objects that the server's thread runs. They are destroyed together, which closes every
-// connection.
+// The objects that the server's thread uses. Destroying them closes every connection.
 struct Service {
   asio::io_context io{1};
   StoreTable table{io};
   std::shared_ptr<Gate> gate;
 };
 
-// Shared by the server and its local views, which may outlive the server.
+// The state that the server and its local views share. The views may outlive the server.
 struct Core {
   std::mutex mutex;
-  std::unique_ptr<Service> service;  // null: closed
+  std::unique_ptr<Service> service;  // null if the server was closed
 };
 
-// Passes requests to the server's thread and waits for its replies.
+// A Store that passes requests to the server's thread and waits for the replies.
 class LocalStore : public StoreCaller {
  public:
   LocalStore(std::shared_ptr<Core> core, std::string address)
@@ -128,7 +128,7 @@ class LocalStore : public StoreCaller {
 
  private:
   StoreReply call(StoreRequest request, Deadline) override {
-    encode(request);  // checks the same bounds as over a connection
+    encode(request);  // checks the bounds, as for a request over a connection
     auto promise = std::make_shared<std::promise<StoreReply>>();
     auto reply = promise->get_future();
     {
@@ -145,7 +145,7 @@ class LocalStore : public StoreCaller {
     try {
       return reply.get();
     } catch (const std::future_error&) {
-      throw closed();  // the server was closed and took the request with it
+      throw closed();  // the server was closed before it answered
     }
   }
 
@@ -190,16 +190,16 @@ class TcpStoreServer::Implementation {
       core_->service->gate->report();
       told.set_value();
     });
-    told.get_future().wait();  // the server's thread never waits for long
+    told.get_future().wait();  // the server's thread is never busy for long
   }
   std::shared_ptr<Store> local() {
-    // A server that listens on all addresses has no single one to report.
+    // If the server listens on all addresses, there is no single address to report.
     const auto address = endpoint_.address();
     return std::make_shared<LocalStore>(core_, address.is_unspecified() ? "" : address.to_string());
   }
 
  private:
-  // All signals are blocked in the server's thread: they are for the program's own threads.
+  // All signals are blocked in the server's thread, so that the program's own threads get them.
   void start_thread() {
     sigset_t all, before;
     sigfillset(&all);

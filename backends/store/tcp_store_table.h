@@ -12,15 +12,15 @@
 
 namespace tutti {
 
-/// The keys of a TcpStoreServer and the connections that wait for them. Only the io_context's
-/// thread uses it.
+/// The keys of a TcpStoreServer, and the requests that wait for keys. Only the io_context's thread
+/// uses it.
 class StoreTable {
  public:
   using Answer = std::function<void(StoreReply reply)>;
 
   explicit StoreTable(asio::io_context& io) : io_(io) {}
-  /// Answers each request once: at once or, for get, possibly later. Never answers after
-  /// forget(client).
+  /// Answers each request once. A `get` may be answered later, all others are answered immediately.
+  /// After forget(client) its requests are not answered any more.
   void handle(const void* client, StoreRequest request, Answer answer);
   void forget(const void* client);
 

@@ -13,8 +13,8 @@ constexpr int kLastCode = static_cast<int>(ErrorCode::internal);
 
 bool is_own(int rank, const Error& error) { return error.rank() < 0 || error.rank() == rank; }
 
-// Encodes "teller rank code text": the rank that reports the failure and the rank that caused it
-// (-1: none).
+// Encodes "teller rank code text". The teller is the rank that reports the failure. `rank` is the
+// rank that caused it (-1: none).
 std::string encode(int teller, int rank, const Error& error, std::string_view who = {}) {
   return fmt::format("{} {} {} {}{}", teller, rank, static_cast<int>(error.code()), who,
                      error.what());
@@ -45,8 +45,8 @@ bool ToldFailure::take(const std::string& told) const {
         ErrorCode::corrupt_data,
         fmt::format("the store's key {} holds \"{:.60}\", which no rank tells", key_, told));
   const auto text = told.substr(words[0].size() + words[1].size() + words[2].size() + 3);
-  // This rank does not know of a fault of its own, only that the two ranks do not get connected. So
-  // it takes the teller as the cause.
+  // The report says that this rank caused the failure, but this rank knows of no fault of its own.
+  // It only knows that the two ranks cannot connect. So it takes the teller as the cause.
   const bool accuses = *rank >= 0 && *rank == rank_ && *teller != rank_;
   const auto cause = accuses ? *teller : *rank;
   throw ToldError(Error(static_cast<ErrorCode>(*code), text).with_rank(static_cast<int>(cause)),
@@ -71,7 +71,7 @@ void ToldFailure::tell(const Error& error, const std::string& own, bool is_own) 
   } catch (const ToldError&) {
     throw;
   } catch (const Error&) {
-    // Without a store no rank can be informed; the error itself goes to the caller.
+    // Without a store no other rank can be informed. The error itself goes to the caller.
   }
   throw Error(error);
 }

@@ -9,10 +9,10 @@
 
 namespace tutti {
 
-/// Buffers for eager messages that wait for their receive. Blocks are powers of two. The
-/// constructor reserves the address space for as many blocks of each size as the credit of all
-/// peers allows. So a block is always available and nothing is allocated later; pages become memory
-/// on their first use. Not thread-safe.
+/// Buffers for eager messages that arrive before their receive is posted. Block sizes are powers of
+/// two. The constructor reserves the address space for all blocks that the credit of all peers
+/// allows, per size. So a block is always available, and later calls allocate nothing. A page takes
+/// memory only when it is first used. Not thread-safe.
 class EagerBuffers {
  public:
   /// `bytes`: the credit of all peers together. Throws Error(out_of_memory).
@@ -21,7 +21,7 @@ class EagerBuffers {
   EagerBuffers(const EagerBuffers&) = delete;
   EagerBuffers& operator=(const EagerBuffers&) = delete;
 
-  /// Returns null for 0 bytes.
+  /// Returns a block of at least `bytes` bytes, or null for 0 bytes.
   std::byte* take(size_t bytes);
   /// `bytes` is the size that was passed to take().
   void give_back(std::byte* block, size_t bytes);
@@ -31,7 +31,7 @@ class EagerBuffers {
   static constexpr size_t kOrders =
       static_cast<size_t>(std::bit_width(kMaxEagerBytes - 1)) - kLeastOrder + 1;
   struct Size {
-    std::byte* next = nullptr;  // blocks from here to `end` were never used
+    std::byte* next = nullptr;  // the blocks from here to `end` were never used
     std::byte* end = nullptr;
     std::byte* free = nullptr;  // a list of blocks, linked through their first bytes
   };

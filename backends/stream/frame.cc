@@ -11,7 +11,7 @@ namespace tutti {
 
 namespace {
 
-// "TUT" and the version of the protocol.
+// The text "TUT" and the version of the protocol.
 constexpr uint32_t kFrameMagic = 0x01545554;
 
 uint64_t longest(FrameType type) {

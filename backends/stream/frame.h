@@ -17,9 +17,9 @@ namespace tutti {
 ///   announce  a message of `length` bytes waits at the sender under `ticket`
 ///   grant     the receiver's answer: send message `ticket` to my receive `tag`
 ///   data      the next `length` bytes for the receive `ticket`
-///   refuse    the other answer: the message `ticket` is not wanted; forget it
-///   withdraw  the sender takes the announced message `ticket` (its tag and key given) back
-///   credit    returns credit of `length`, if no eager message has carried it for long
+///   refuse    the other answer: the receiver does not want message `ticket`; forget it
+///   withdraw  the sender takes back the announced message `ticket`, which has this tag and key
+///   credit    returns credit of `length`, if much is owed and no eager message returns it
 ///   control   a control message
 ///   goodbye   the sender leaves; nothing follows
 enum class FrameType : uint8_t {
@@ -42,7 +42,7 @@ struct FrameHeader {
   uint64_t tag = 0;
   uint64_t ticket = 0;
 
-  /// Bytes that follow the header.
+  /// Returns the number of payload bytes that follow the header.
   size_t payload() const {
     const bool has =
         type == FrameType::eager || type == FrameType::data || type == FrameType::control;
@@ -52,25 +52,27 @@ struct FrameHeader {
 
 inline constexpr size_t kFrameBytes = 40;
 
-/// Messages of at most this size, and of at most a quarter of the credit, are sent at once while
-/// credit is left. A collective posts its receives in advance, so few messages wait for their
-/// receive, and no eager message waits for an answer.
+/// Messages of at most this size, and of at most a quarter of the credit, are sent immediately
+/// while credit is left. A collective posts its receives in advance. So few messages wait for their
+/// receive, and small messages need no answer.
 inline constexpr size_t kMaxEagerBytes = 1 << 20;
-/// Larger messages travel in frames of at most this size, so that nothing waits long behind them.
+/// Larger messages travel in frames of at most this size, so that other messages need not wait
+/// long.
 inline constexpr size_t kMaxDataBytes = 1 << 20;
-/// The most credit that a peer gets: the total cost of its eager messages that may wait for their
-/// receive. With many ranks, eager_credit() gives less.
+/// The largest credit that a peer gets. The credit bounds the total cost of a peer's eager messages
+/// that wait for their receive. With many ranks eager_credit() is smaller.
 inline constexpr uint64_t kMostCredit = 8 << 20;
 uint64_t eager_credit(int ranks);
-/// Announced messages of one peer that may wait at once.
+/// The most announced messages of one peer that may wait at a time.
 inline constexpr uint32_t kMaxAnnounced = 1 << 16;
 
-/// Returns the cost of keeping an eager message: its buffer, a power of two, and its record.
+/// Returns the cost of an eager message that waits: its buffer, a power of two, and its record.
 uint64_t eager_cost(uint64_t bytes);
 
 using FrameBytes = std::array<std::byte, kFrameBytes>;
 FrameBytes encode_frame(const FrameHeader& header);
-/// Throws Error(corrupt_data) if this is not a frame header or a field is out of bounds.
+/// Decodes a frame header. Throws Error(corrupt_data) if the bytes are not one or a field is out of
+/// bounds.
 FrameHeader decode_frame(std::span<const std::byte, kFrameBytes> bytes);
 
 }  // namespace tutti

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-/// A first-in-first-out list of nodes that are linked by their own `next` and `before`; a node is
-/// in at most one such list. Owns nothing, allocates nothing.
+/// A first-in-first-out list of nodes, linked by the nodes' own `next` and `before`. A node is in
+/// at most one such list. The list does not own its nodes and allocates nothing.
 template <class Node>
 class NodeQueue {
  public:
@@ -35,8 +35,8 @@ class NodeQueue {
   Node* last_ = nullptr;
 };
 
-/// A hash table of nodes, chained through their own links. find() returns the oldest node of (peer,
-/// tag, key). All nodes of a tag are in one hash bucket.
+/// A hash table of nodes, chained through the nodes' own links. find() returns the oldest node of
+/// (peer, tag, key). All nodes of a tag are in one hash bucket.
 template <class Node>
 class MatchTable {
  public:
@@ -64,7 +64,7 @@ class MatchTable {
       if (node->tag == tag && condition(*node)) return true;
     return false;
   }
-  /// Calls visit(node) for every node; visit may remove that node.
+  /// Calls visit(node) for every node. The call may remove that node.
   template <class Visit>
   void for_each(Visit visit) {
     for (auto& queue : buckets_)
@@ -93,19 +93,19 @@ class MatchTable {
   size_t size_ = 0;
 };
 
-/// A pool of nodes that are made once and reused. Their addresses never change. It counts its
-/// allocations.
+/// A pool of nodes that are made once and then reused. A node's address never changes. The pool
+/// counts its allocations in `allocations`.
 template <class Node>
 class NodePool {
  public:
-  /// Begins with a few nodes, which do not count as allocations.
+  /// Makes the first nodes. They do not count as allocations.
   explicit NodePool(uint64_t& allocations) : allocations_(allocations) {
     constexpr int kFirst = 128;
     for (int i = 0; i < kFirst; ++i) give_back(make());
   }
 
-  /// Returns a node as its last user left it, or a new one. The pool doubles when it is empty, so a
-  /// load that varies a little soon needs no more allocations.
+  /// Returns a node as its last user left it, or a new node. An empty pool doubles, so a varying
+  /// load soon needs no more allocations.
   Node* take() {
     if (free_.empty()) {
       ++allocations_;

@@ -6,14 +6,15 @@
 
 namespace tutti {
 
-/// The transport of a backend that is made of several. Messages travel through the first part;
-/// abort, discard and goodbye go to all parts. progress() and arm() drive only the first part.
-/// Borrows all parts.
+/// The Transport of a backend that consists of several. Messages travel through the first part.
+/// progress() and arm() drive only the first part. abort, discard and goodbye go to all parts. The
+/// parts are borrowed.
 class JointTransport final : public Transport {
  public:
   struct Part {
     Transport* transport = nullptr;
-    std::vector<int> ranks = {};  // its ranks as the first part numbers them; empty: the same
+    // by rank of this part: the rank in the first part; empty: both number the ranks equally
+    std::vector<int> ranks = {};
   };
   explicit JointTransport(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
@@ -41,13 +42,13 @@ class JointTransport final : public Transport {
   bool take(int& peer, std::vector<std::byte>& message) override {
     return own().take(peer, message);
   }
-  /// A peer that leaves is reported by the first part only. A peer that any part loses is lost.
+  /// A peer that leaves is reported by the first part only. A peer is lost if any part loses it.
   std::optional<PeerEvent> take_event() override;
   void goodbye(double seconds) noexcept override;
   TransportCounters counters() const override { return own().counters(); }
   std::string_view route(int peer) const override { return own().route(peer); }
-  /// Returns the shortest time of all parts, since the data of one part may hold up the messages of
-  /// another.
+  /// Returns the shortest time of all parts. The data of one part may delay the messages of
+  /// another, so one sign of life is enough.
   double quiet_seconds(int peer) override;
 
  private:

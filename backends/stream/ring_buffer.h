@@ -17,20 +17,20 @@
 
 namespace tutti {
 
-/// The shared words of a byte ring with one producer and one consumer, in process memory or in a
-/// mapping that two processes share. Positions count bytes since the beginning and are never reset.
-/// Each side's words have a cache line of their own. A zeroed struct is an empty ring.
+/// The shared state of a byte ring with one producer and one consumer. It is in process memory, or
+/// in a mapping that two processes share. Positions count the bytes since the beginning and are
+/// never reset. Each field has a cache line of its own. A zeroed struct is an empty ring.
 ///
 /// A side that is about to sleep sets its flag, checks the ring once more, and then sleeps on a
-/// doorbell. The side that moved its position clears the other side's flag and rings. Flags and
-/// positions are sequentially consistent: either the sleeper sees the new position, or the mover
-/// sees the flag. A side that is awake clears its own flag, so that the mover need not ring.
+/// bell. The side that moves its position clears the other side's flag and rings the bell. Flags
+/// and positions are sequentially consistent. So either the sleeper sees the new position, or the
+/// mover sees the flag. A side that wakes up clears its own flag, so that the mover need not ring.
 template <class Sync>
 struct RingControlOf {
   template <class T>
   using Atomic = typename Sync::template Atomic<T>;
-  alignas(64) Atomic<uint64_t> head{0};             // bytes written; the producer writes it
-  alignas(64) Atomic<uint64_t> tail{0};             // bytes read; the consumer writes it
+  alignas(64) Atomic<uint64_t> head{0};             // bytes written so far; set by the producer
+  alignas(64) Atomic<uint64_t> tail{0};             // bytes read so far; set by the consumer
   alignas(64) Atomic<uint32_t> consumer_sleeps{0};  // set by the consumer, cleared by either side
   alignas(64) Atomic<uint32_t> producer_sleeps{0};  // set by the producer, cleared by either side
 };
@@ -40,8 +40,8 @@ static_assert(sizeof(RingControl) == 256);
 
 namespace detail {
 
-/// Returns the other side's position after checking it. The position is never trusted, because
-/// another process may write that memory: it can only have advanced, by at most `most` bytes.
+/// Returns the other side's position `now` after a check. Another process may write that memory, so
+/// the position is not trusted: it may only have advanced since `before`, by at most `most` bytes.
 inline uint64_t checked_ring_position(uint64_t now, uint64_t before, uint64_t most) {
   if (now - before > most)
     throw Error(ErrorCode::peer_lost, "it wrote an impossible position into the shared ring");
@@ -54,7 +54,7 @@ bool take_flag(Flag& flag) {
          flag.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
-/// One side's own sleep flag. Only that side's thread sets it; either side clears it.
+/// The sleep flag of one side. Only that side's thread sets it. Either side clears it.
 template <class Sync>
 class SleepFlag {
  public:
@@ -65,7 +65,7 @@ class SleepFlag {
     is_up_ = true;
   }
   /// Clears the flag if this side has set it. Returns true if the other side has already cleared
-  /// it; that side rings or has rung.
+  /// it. Then the other side rings, or has already rung, this side's bell.
   bool take_down() {
     if (!is_up_) return false;
     is_up_ = false;
@@ -79,15 +79,15 @@ class SleepFlag {
 
 }  // namespace detail
 
-/// The writing end of a ring. One thread at a time. The memory is borrowed; its size is a power of
-/// two.
+/// The writing end of a ring. One thread at a time uses it. The memory is borrowed. Its size is a
+/// power of two.
 template <class Sync>
 class RingProducerOf {
  public:
   RingProducerOf(RingControlOf<Sync>& control, std::span<std::byte> memory)
       : control_(&control), memory_(memory), sleeps_(control.producer_sleeps) {}
 
-  /// Copies in as many bytes as fit and returns their number.
+  /// Copies as many bytes into the ring as fit and returns their number.
   size_t write(std::span<const iovec> parts) {
     size_t wanted = 0;
     for (const auto& part : parts) wanted += part.iov_len;
@@ -103,15 +103,15 @@ class RingProducerOf {
     if (total > 0) control_->head.store(head_, std::memory_order_seq_cst);
     return total;
   }
-  /// Called after a write. Returns true if the consumer sleeps and must be rung.
+  /// Called after a write. Returns true if the consumer sleeps and must be woken by its bell.
   bool consumer_wants_bell() { return detail::take_flag(control_->consumer_sleeps); }
-  /// Prepares to sleep until there is space. Returns false if there is some already.
+  /// Called before sleeping until there is space. Returns false if there is space already.
   bool arm() {
     sleeps_.put_up();
     see_tail();
     return free() == 0;
   }
-  /// Ends the sleep. Returns true if the consumer rings or has rung.
+  /// Called after sleeping. Returns true if the consumer rings, or has rung, this side's bell.
   bool disarm() { return sleeps_.take_down(); }
 
  private:
@@ -150,21 +150,21 @@ class RingProducerOf {
 
   RingControlOf<Sync>* control_;
   std::span<std::byte> memory_;
-  uint64_t head_ = 0;  // own; never read back from shared memory
-  uint64_t tail_ = 0;  // as last seen
+  uint64_t head_ = 0;  // this side's position; never read back from shared memory
+  uint64_t tail_ = 0;  // the consumer's position, as last seen
   detail::SleepFlag<Sync> sleeps_;
   DestinationChoice destination_;
 };
 using RingProducer = RingProducerOf<Threads>;
 
-/// The reading end of a ring. One thread at a time. The memory is borrowed.
+/// The reading end of a ring. One thread at a time uses it. The memory is borrowed.
 template <class Sync>
 class RingConsumerOf {
  public:
   RingConsumerOf(RingControlOf<Sync>& control, std::span<const std::byte> memory)
       : control_(&control), memory_(memory), sleeps_(control.consumer_sleeps) {}
 
-  /// Copies out as many bytes as there are, up to bytes.size(), and returns their number.
+  /// Copies up to bytes.size() bytes out of the ring and returns their number.
   size_t read(std::span<std::byte> bytes) {
     if (head_ - tail_ < bytes.size()) see_head();
     const size_t count = std::min<size_t>(bytes.size(), head_ - tail_);
@@ -181,29 +181,30 @@ class RingConsumerOf {
     control_->tail.store(tail_, std::memory_order_seq_cst);
     return count;
   }
-  /// Reads from a ring whose producer may be gone. If the ring is empty, it calls look_for_end(),
-  /// which returns how the producer ended, or an empty text while it runs. Throws Error(peer_lost)
-  /// with that text once everything is read.
+  /// Reads from a ring whose producer may have ended. If the ring is empty, it calls
+  /// look_for_end(), which returns how the producer ended, or an empty text while the producer
+  /// runs. When everything is read and the producer has ended, throws Error(peer_lost) with that
+  /// text.
   template <class LookForEnd>
   size_t read_until_end(std::span<std::byte> bytes, const LookForEnd& look_for_end) {
     size_t count = read(bytes);
     if (count > 0) return count;
     const std::string_view end = look_for_end();
     if (end.empty()) return 0;
-    // The producer may have written more after the first read and before it ended.
+    // The producer may have written more between the first read and its end.
     count = read(bytes);
     if (count == 0) throw Error(ErrorCode::peer_lost, std::string(end));
     return count;
   }
-  /// Called after a read. Returns true if the producer sleeps and must be rung.
+  /// Called after a read. Returns true if the producer sleeps and must be woken by its bell.
   bool producer_wants_bell() { return detail::take_flag(control_->producer_sleeps); }
-  /// Prepares to sleep until there are bytes. Returns false if there are some already.
+  /// Called before sleeping until bytes arrive. Returns false if there are bytes already.
   bool arm() {
     sleeps_.put_up();
     see_head();
     return head_ == tail_;
   }
-  /// Ends the sleep. Returns true if the producer rings or has rung.
+  /// Called after sleeping. Returns true if the producer rings, or has rung, this side's bell.
   bool disarm() { return sleeps_.take_down(); }
 
  private:
@@ -214,8 +215,8 @@ class RingConsumerOf {
 
   RingControlOf<Sync>* control_;
   std::span<const std::byte> memory_;
-  uint64_t head_ = 0;  // as last seen
-  uint64_t tail_ = 0;  // own; never read back from shared memory
+  uint64_t head_ = 0;  // the producer's position, as last seen
+  uint64_t tail_ = 0;  // this side's position; never read back from shared memory
   detail::SleepFlag<Sync> sleeps_;
 };
 using RingConsumer = RingConsumerOf<Threads>;

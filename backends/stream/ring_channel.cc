@@ -27,12 +27,12 @@ size_t RingChannel::read(std::span<std::byte> bytes) {
 }
 
 bool RingChannel::arm(bool wants_write) {
-  // If bytes have moved since the last arm(), the peer is most likely alive and the bell silent, so
-  // the kernel is not asked. A bell or an end that is missed here wakes the sleeper at once, and
-  // arm() runs again.
+  // If bytes have moved since the last arm(), the peer is most likely alive and has not rung the
+  // bell. So the kernel is not asked. If that is wrong, the bell or the peer's end wakes the
+  // sleeper immediately, and arm() runs again.
   const bool carefully = !std::exchange(moved_, false);
-  // The bell is silenced before the rings are checked, so a ring after the check makes it readable
-  // again.
+  // The bell is silenced before the rings are checked. So if the peer rings after the check, the
+  // bell wakes the sleeper.
   if (std::exchange(may_be_rung_, false) || carefully) own_.silence();
   if (!in_.arm()) return false;
   if (wants_write && !out_.arm()) return false;

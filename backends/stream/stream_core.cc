@@ -12,8 +12,8 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// Bytes of one peer's control messages that may wait for take(). At this bound the peer is not
-// read.
+// The most bytes of one peer's control messages that may wait for take(). At this bound this rank
+// stops reading from the peer.
 constexpr size_t kMaxInboxBytes = 64 << 20;
 constexpr size_t kMostSpareBuffers = 16;
 constexpr size_t kMostSpareBytes = 64 << 10;
@@ -119,7 +119,7 @@ void StreamCore::cancel(Ticket ticket) {
   if (!transfer || transfer->over()) return;
   Peer& peer = peer_at(transfer->peer);
   if (transfer->is_send) return peer.outlet.cancel(transfer);
-  // Bytes that are being read into it, or that still arrive for it, are thrown away.
+  // Bytes that still arrive for this receive are thrown away.
   if (transfer->stage == Stage::posted) posted_.remove(transfer);
   if (peer.receive == transfer) {
     peer.receive = nullptr;
@@ -132,7 +132,8 @@ void StreamCore::finish(Transfer* transfer, Stage stage) { transfer->stage = sta
 
 // --- matching -----------------------------------------------------------------------------------
 
-// Matches a new receive, or a receive whose granted message the sender has withdrawn.
+// Looks for the message of a receive. The receive is new, or the sender withdrew its granted
+// message.
 void StreamCore::match(Transfer* receive) {
   if (Arrival* arrival = arrivals_.find(receive->peer, receive->tag, receive->key))
     return take_arrival(receive, arrival);
@@ -157,8 +158,8 @@ void StreamCore::take_arrival(Transfer* receive, Arrival* arrival) {
     finish(receive, fits ? Stage::done : Stage::failed);
     return_credit(peer, eager_cost(arrival->bytes));
   } else {
-    // The rest is still to be read. It goes straight to the receive's memory, or nowhere if the
-    // length is wrong.
+    // The rest of the message is still to be read. It goes straight to the receive's memory. If the
+    // length is wrong, it is thrown away.
     peer.arrival = nullptr;
     peer.receive = fits ? receive : nullptr;
     peer.inlet.redirect(fits ? receive->target : nullptr);
@@ -284,7 +285,7 @@ std::byte* StreamCore::eager_begins(Peer& peer, const FrameHeader& frame) {
 
 std::byte* StreamCore::data_begins(Peer& peer, const FrameHeader& frame) {
   Transfer* receive = find(frame.ticket);
-  // The receive was cancelled after its grant, so the data is thrown away.
+  // Without such a receive the data is thrown away: the receive was cancelled after its grant.
   if (!receive || receive->is_send || receive->peer != peer.rank ||
       receive->stage != Stage::granted)
     return nullptr;
@@ -358,7 +359,8 @@ void StreamCore::withdrawn(Peer& peer, const FrameHeader& frame) {
     --peer.announces_held;
     return forget_arrival(found);
   }
-  // The receive was granted already. It waits again, as if the message had never been sent.
+  // This rank has already granted the message to a receive. The receive waits again, as if the
+  // message had never been sent.
   transfers_.for_each([&](Transfer& receive) {
     if (receive.is_send || receive.stage != Stage::granted || receive.peer != peer.rank ||
         receive.remote != frame.ticket)

@@ -15,26 +15,28 @@
 
 namespace tutti {
 
-/// The Transport over Channels: one protocol (frame.h) for memory, shm, tcp and any mix of them. It
-/// matches messages with receives; each peer's Inlet and Outlet move the bytes. Small messages are
-/// sent at once. If their receive comes late, they wait at the receiver, bounded by credit. Larger
-/// messages wait at the sender, so that nothing is blocked behind them. All records come from
-/// pools, so that no message allocates once the pools are warm.
+/// The Transport over Channels. It runs one protocol (frame.h) for memory, shm, tcp and any mix of
+/// them. It matches messages with receives; each peer's Inlet and Outlet move the bytes.
 ///
-/// It knows no threads, clocks or descriptors: its owner decides when to call progress().
+/// Small messages are sent immediately. If their receive is not posted yet, they wait at the
+/// receiver, bounded by credit. Larger messages wait at the sender, so that they block nothing. All
+/// records come from pools, so that no message allocates once the pools are warm.
+///
+/// The class uses no threads, clocks or descriptors. Its owner decides when to call progress().
 /// StreamTransport adds what a sleeping thread needs.
 class StreamCore : public Transport, private Inlet::Reader {
  public:
   /// `channels[rank]` is null. `credit` is at least 512 and the same on all ranks. It bounds the
-  /// cost of one peer's messages that wait here; a message of more than a quarter of it is not sent
-  /// at once.
+  /// cost of one peer's messages that wait on this rank. A message that costs more than a quarter
+  /// of it is not sent immediately but announced.
   StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels,
              std::optional<uint64_t> credit = {});
 
   bool progress() override;
   bool arm() override;
   int descriptor() const override { return -1; }  // there is nothing to sleep on
-  /// Only the thread that calls progress() may call this. The next progress() fails everything.
+  /// Only the thread that calls progress() may call this. The next progress() fails everything
+  /// pending.
   void abort(const Error&) noexcept override { abort_asked_ = true; }
 
   int rank() const override { return rank_; }
@@ -49,27 +51,27 @@ class StreamCore : public Transport, private Inlet::Reader {
   void post(int peer, std::span<const std::byte> message) override;
   bool take(int& peer, std::vector<std::byte>& message) override;
   std::optional<PeerEvent> take_event() override;
-  /// Begins the goodbye and writes what the channels take at once. Waiting for the rest would need
-  /// a clock.
+  /// Queues the goodbyes and writes the bytes that the channels take immediately. It does not wait
+  /// for the rest, because it has no clock.
   void goodbye(double seconds) noexcept override;
-  /// Queues a goodbye to every peer behind everything that is queued.
+  /// Queues a goodbye to every peer, behind all messages that are queued.
   void begin_goodbye();
-  /// Returns whether the channels have taken everything, including the goodbyes.
+  /// Returns whether the channels have taken all bytes, including the goodbyes.
   bool is_written() const;
-  /// Returns whether everything has also reached the peers' hosts, so that ending this rank cannot
-  /// undo it. True after an abort. A rank that leaves keeps reading until then: a connection that
-  /// is closed with unread bytes is reset, and the reset drops what is still on its way to the
-  /// peer. Nothing wakes a sleeper when only this changes.
+  /// Returns whether all bytes have also reached the peers' hosts, so that they arrive even if this
+  /// rank ends. Returns true after an abort. A rank that leaves keeps reading until then: closing a
+  /// connection with unread bytes resets it, and the reset drops bytes that are still on their way
+  /// to the peer. Nothing wakes a sleeping thread when the result changes.
   bool is_flushed();
   TransportCounters counters() const override { return counters_; }
   std::string_view route(int peer) const override;
   double quiet_seconds(int peer) override;
 
  protected:
-  /// Fails everything pending, as abort() asks.
+  /// Fails everything pending, as requested by abort().
   void fail_everything();
   void watch_channels(Poller& poller);
-  /// Closes all channels, so that the poller that watches them can be destroyed.
+  /// Closes all channels. This must happen before the poller that watches them is destroyed.
   void end_channels() noexcept;
 
  private:
@@ -82,15 +84,15 @@ class StreamCore : public Transport, private Inlet::Reader {
     std::string route;
     Outlet outlet;
     Inlet inlet;
-    // The eager or data payload that is being read belongs to one of these two. If both are null,
-    // it is thrown away.
+    // The payload that is being read, eager or data, belongs to one of these two. If both are null,
+    // the payload is thrown away.
     Transfer* receive = nullptr;
     Arrival* arrival = nullptr;
     std::vector<std::byte> control;
     bool said_goodbye = false;
-    uint64_t eager_held = 0;      // cost of its eager messages that this side still holds
-    uint32_t announces_held = 0;  // announcements that wait for a receive
-    size_t inbox_bytes = 0;       // bytes of its control messages that are not taken yet
+    uint64_t eager_held = 0;      // cost of its eager messages that wait on this rank
+    uint32_t announces_held = 0;  // its announcements that wait for a receive
+    size_t inbox_bytes = 0;       // bytes of its control messages that wait for take()
   };
   struct ControlMessage {
     int peer = -1;
@@ -99,10 +101,10 @@ class StreamCore : public Transport, private Inlet::Reader {
 
   std::byte* frame_begins(int peer, const FrameHeader& frame) override;
   void frame_ends(int peer, const FrameHeader& frame) override;
-  /// Removes from the table the receive that was posted for the frame's message; null: there is
-  /// none.
+  /// Removes the receive that was posted for the frame's message from the table and returns it, or
+  /// returns null if there is none.
   Transfer* take_posted(const Peer& peer, const FrameHeader& frame);
-  /// Records the frame's message as an arrival that waits for its receive.
+  /// Records the frame's message as an arrival, which waits for its receive.
   Arrival* arrive(const Peer& peer, const FrameHeader& frame);
   std::byte* eager_begins(Peer& peer, const FrameHeader& frame);
   void announced(Peer& peer, const FrameHeader& frame);
@@ -111,7 +113,7 @@ class StreamCore : public Transport, private Inlet::Reader {
 
   Peer& peer_at(int rank);
   Transfer* make_transfer(int peer, uint64_t tag, uint32_t key, bool is_send, size_t bytes);
-  /// Returns the transfer behind a ticket, or null if the ticket is not in use.
+  /// Returns the transfer that a ticket refers to, or null if the ticket is not in use.
   Transfer* find(Ticket ticket);
   Transfer* find_send(const Peer& peer, Ticket ticket, Transfer::Stage stage);
   void match(Transfer* receive);
@@ -127,21 +129,21 @@ class StreamCore : public Transport, private Inlet::Reader {
   void fail_all(int peer);
 
   const int rank_;
-  const uint64_t credit_;  // per pair and direction
+  const uint64_t credit_;  // credit per pair of ranks and direction
   TransportCounters counters_;
   bool abort_asked_ = false;
-  bool aborted_ = false;  // everything has failed
+  bool aborted_ = false;  // abort() was called, and everything pending has failed
 
   NodePool<Transfer> transfers_;
   NodePool<Arrival> arrival_nodes_;
   NodePool<OutFrame> frames_;
   EagerBuffers buffers_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null for this rank
 
   MatchTable<Transfer> posted_;
   MatchTable<Arrival> arrivals_;
-  size_t vetoes_here_ = 0;  // arrivals whose verdict is a veto
-  // matched receives whose verdict is a veto, until they are tested
+  size_t vetoes_here_ = 0;  // number of arrivals whose verdict is a veto
+  // receives that got a message with a veto and were not tested yet
   std::vector<Transfer*> vetoed_;
   TagSet discarded_;
   std::deque<ControlMessage> inbox_;

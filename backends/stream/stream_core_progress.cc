@@ -4,8 +4,8 @@
 
 #include "tutti/backends/stream/stream_core.h"
 
-// This file moves, arms, aborts and ends a StreamCore; stream_core.cc gives the messages their
-// meaning.
+// The functions of StreamCore that move bytes, prepare to sleep, abort and end. The functions that
+// handle messages are in stream_core.cc.
 
 namespace tutti {
 
@@ -22,14 +22,15 @@ bool StreamCore::progress() {
   return moved;
 }
 
-// Writes what the peer's channel takes and reads what it has.
+// Writes the bytes that the peer's channel takes and reads the bytes that have arrived. Returns
+// true if any moved.
 bool StreamCore::pump(Peer& peer) {
   bool moved = false;
   std::string broken;
   try {
     moved = peer.outlet.flush(*peer.channel);
   } catch (const std::exception& error) {
-    // Bytes that the peer sent before it ended, above all a goodbye, may still wait to be read.
+    // Bytes that the peer sent before it ended may still wait to be read, for example its goodbye.
     broken = error.what();
   }
   try {
@@ -47,8 +48,8 @@ bool StreamCore::pump(Peer& peer) {
   return moved;
 }
 
-// After an abort the bytes have no meaning any more. They are still read, so that they do not wake
-// a thread again and again, and so that the end of a peer is noticed.
+// After an abort the arriving bytes are read but ignored. If they stayed unread, they would wake a
+// thread again and again, and the end of the peer would not be noticed.
 bool StreamCore::drain(Peer& peer) {
   std::byte nothing[4096];
   try {
@@ -68,8 +69,8 @@ void StreamCore::lose(Peer& peer, const std::string& detail) {
   fail_all(peer.rank);
 }
 
-// Fails everything that is pending with one peer. A message that has arrived whole can still be
-// received.
+// Fails everything that is pending with one peer. A message that has arrived completely can still
+// be received.
 void StreamCore::fail_all(int rank) {
   Peer& peer = peer_at(rank);
   peer.outlet.clear();
@@ -100,7 +101,7 @@ bool StreamCore::arm() {
     try {
       if (!peer->channel->arm(!aborted_ && peer->outlet.wants_write())) return false;
     } catch (const std::exception&) {
-      // progress() meets the same error and handles it.
+      // progress() gets the same error and handles it.
       return false;
     }
   }
@@ -125,7 +126,7 @@ bool StreamCore::is_flushed() {
   if (!is_written()) return false;
   for (const auto& peer : peers_) {
     if (!peer || !peer->channel) continue;
-    // A peer that said goodbye itself needs nothing more from this rank.
+    // A peer that has said goodbye needs no more data from this rank.
     if (!peer->said_goodbye && !peer->channel->delivered()) return false;
   }
   return true;
@@ -136,7 +137,7 @@ void StreamCore::goodbye(double) noexcept {
     begin_goodbye();
     progress();
   } catch (const std::exception&) {
-    // A peer that did not get the goodbye sees the end of the connection instead.
+    // If the goodbye cannot be sent, the peer sees the end of the connection instead.
   }
 }
 

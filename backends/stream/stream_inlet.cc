@@ -9,8 +9,8 @@ namespace tutti {
 
 namespace {
 
-// After this much a pump returns, so that its frames are used while they are in the cache and the
-// next frames find their receives posted.
+// pump() returns after reading this much. So frames are used while they are in the cache, and the
+// receives for the next frames are posted meanwhile.
 constexpr size_t kEnoughBytes = 64 << 10;
 constexpr size_t kEnoughFrames = 4096;
 
@@ -37,7 +37,8 @@ bool Inlet::read_payload(Channel& channel) {
     if (target_) std::memcpy(target_ + arrived_, staging_.data() + begin_, count);
     begin_ += count;
   } else if (target_) {
-    // The staging buffer is empty here. The same call fills it with what follows the payload.
+    // The staging buffer is empty at this point. So one read gets the rest of the payload and, in
+    // the staging buffer, the bytes that follow it.
     const std::array<iovec, 2> parts{
         {{target_ + arrived_, left}, {staging_.data(), staging_.size()}}};
     count = channel.read_parts(parts);
@@ -46,7 +47,7 @@ bool Inlet::read_payload(Channel& channel) {
     end_ = count - std::min(count, left);
     count = std::min(count, left);
   } else {
-    // The payload is not wanted, because its tag was discarded or its receive was cancelled.
+    // The payload is thrown away, because its tag was discarded or its receive was cancelled.
     count = channel.read({staging_.data(), std::min(left, staging_.size())});
   }
   arrived_ += count;

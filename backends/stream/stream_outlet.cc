@@ -11,11 +11,11 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// Bounds of the wire list: what is committed to it before the channel takes it.
+// Bounds of the wire list, which holds the frames whose order is final.
 constexpr size_t kMaxWireFrames = 8;
 constexpr size_t kEnoughWireBytes = 256 << 10;
 
-// Bytes of control messages that may wait for a peer that does not read.
+// The most bytes of control messages that may wait for a peer that does not read.
 constexpr size_t kMaxQueuedControlBytes = 256 << 20;
 
 bool is_data(FrameType type) { return type == FrameType::eager || type == FrameType::data; }
@@ -35,7 +35,7 @@ OutFrame* Outlet::make_frame(const FrameHeader& header) {
 }
 
 void Outlet::release(OutFrame* frame) {
-  // A buffer that one huge message left behind is not worth keeping.
+  // A large buffer, left over from one huge message, is freed.
   constexpr size_t kKeep = 64 << 10;
   frame->copy.clear();
   if (frame->copy.capacity() > kKeep) frame->copy = {};
@@ -64,7 +64,8 @@ void Outlet::grant(Transfer* transfer, Ticket remote) {
 
 void Outlet::refuse(Transfer* transfer) {
   --announced_;
-  // The send counts as done, like a small message that the peer throws away.
+  // The send ends well although the peer refused the message: the peer would throw away a small
+  // message too, without the sender's knowledge.
   transfer->stage = Stage::done;
 }
 
@@ -121,8 +122,9 @@ void Outlet::cancel(Transfer* transfer) {
   transfer->stage = Stage::failed;
 }
 
-// Separates a frame that has begun from its cancelled send. The rest of the frame must still be
-// written, so the payload is copied: the memory of the message belongs to the caller again.
+// Separates a frame that is partly written from its send, which was cancelled. The rest of the
+// frame must still be written. So its payload is copied, because the caller gets the message's
+// memory back.
 void Outlet::leave_alone(OutFrame* frame) {
   frame->copy.assign(frame->payload, frame->payload + frame->payload_bytes);
   frame->payload = frame->copy.data();

@@ -9,21 +9,21 @@
 
 namespace tutti {
 
-/// The outgoing half of one peer of a StreamCore: sends and protocol messages become frames, and
-/// frames become bytes in the channel.
+/// The outgoing half of one peer of a StreamCore. It turns sends and protocol messages into frames,
+/// and writes the frames to the channel.
 ///
-/// There are three queues. Protocol and control messages go first. After them, fresh and granted
-/// sends take turns. A fresh send is sent at once if it is small and there is credit; otherwise it
-/// is announced. A granted send sends one data frame per turn. A few frames at a time move from the
-/// queues to the wire list, whose order is final.
+/// There are three queues. Protocol and control messages go first. After them, fresh sends and
+/// granted sends take turns. A fresh send is written immediately if it is small and there is
+/// credit; otherwise it is announced. A granted send gets one data frame per turn. A few frames at
+/// a time move from the queues to the wire list, whose order is final.
 class Outlet {
  public:
   struct Shared {
     NodePool<OutFrame>& frames;
     TransportCounters& counters;
   };
-  /// `credit` is the total cost of messages that the peer may hold unread at any time. It is
-  /// the same in both directions.
+  /// `credit` is the total cost of unread messages that the peer may hold at any time. It is the
+  /// same in both directions.
   Outlet(Shared shared, uint64_t& bytes_written, uint64_t credit)
       : shared_(shared),
         bytes_written_(bytes_written),
@@ -34,30 +34,32 @@ class Outlet {
   void send(Transfer* transfer) { fresh_.push(transfer); }
   /// Queues a protocol message without payload.
   void tell(const FrameHeader& header);
-  /// Queues a control message. Returns false if so much waits that the peer cannot be reading.
+  /// Queues a control message. Returns false if so many bytes wait that the peer cannot be reading.
   bool post(std::span<const std::byte> message);
-  /// Handle the peer's answer to an announced send: it wants the message, or does not.
+  /// grant() and refuse() handle the peer's answer to an announced send: the peer wants the
+  /// message, or it does not.
   void grant(Transfer* transfer, Ticket remote);
   void refuse(Transfer* transfer);
-  /// Gives up a send. On return the send is over and its memory is not read any more.
+  /// Gives up a send. When this returns, the send has ended and its memory is not read any more.
   void cancel(Transfer* transfer);
-  /// Adds credit that the peer returned. Throws Error(corrupt_data) if it returns more than was
-  /// used.
+  /// Adds credit that the peer returned. Throws Error(corrupt_data) if the peer returns more than
+  /// this side has used.
   void add_credit(uint64_t cost);
-  /// Records that this side is done with messages of the peer that cost this much. The next eager
-  /// message returns the credit; if half of it is owed before that, a credit frame does.
+  /// Records that this side no longer holds messages of the peer that cost this much. The next
+  /// eager message returns the credit. If half of the credit is owed before that, a credit frame
+  /// returns it.
   void return_credit(uint64_t cost);
-  /// Queues a goodbye behind everything else.
+  /// Queues a goodbye behind all other frames.
   void leave() { leaving_ = true; }
 
-  /// Writes what the channel takes; returns true if it took something. Throws what the channel
-  /// throws.
+  /// Writes the bytes that the channel takes and returns true if it took any. Throws whatever the
+  /// channel throws.
   bool flush(Channel& channel);
   bool wants_write() const {
     return !wire_.empty() || !urgent_.empty() || !granted_.empty() || may_start() ||
            (leaving_ && !said_goodbye_);
   }
-  /// Forgets everything that is queued. Failing the sends is up to the transport.
+  /// Drops everything that is queued. The caller must fail the sends.
   void clear();
 
  private:
@@ -82,8 +84,8 @@ class Outlet {
   size_t wire_bytes_ = 0;
   size_t control_bytes_ = 0;  // bytes queued by post()
   const uint64_t most_credit_;
-  // at most a quarter of the credit, so that credit which the peer owes but has not returned yet
-  // cannot block a message forever
+  // The size of the largest eager message. It is at most a quarter of the credit. So credit that
+  // the peer owes but has not returned yet cannot block a message forever.
   const size_t most_eager_;
   uint64_t credit_;
   uint64_t owed_ = 0;  // credit that this side has not returned to the peer yet

@@ -12,7 +12,8 @@ namespace tutti {
 
 namespace {
 
-// Time between two checks whether the last bytes have arrived. Nothing wakes a sleeper for that.
+// The time between two checks whether the last bytes have arrived. Nothing wakes a sleeping thread
+// when they have.
 constexpr double kDeliveryLook = 0.002;  // seconds
 
 }  // namespace
@@ -38,8 +39,8 @@ bool StreamTransport::arm() {
 }
 
 void StreamTransport::abort(const Error&) noexcept {
-  // The bell rings first. A thread that sees the flag silences the bell; a ring after that would
-  // stay.
+  // The bell rings before the flag is set. A thread that sees the flag silences the bell. A bell
+  // that rang only after that would stay readable.
   abort_bell_.ring();
   abort_rung_.store(true, std::memory_order_release);
 }
@@ -55,7 +56,7 @@ void StreamTransport::goodbye(double seconds) noexcept {
       if (!moved && arm()) poller_.wait(next_look.poll_milliseconds());
     }
   } catch (const std::exception&) {
-    // A peer that did not get the goodbye sees the end of the connection instead.
+    // If the goodbye cannot be sent, the peer sees the end of the connection instead.
   }
 }
 

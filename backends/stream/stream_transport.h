@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// A StreamCore for threads: a thread may sleep on its descriptor, any thread may abort it, and
-/// goodbye() waits for the delivery.
+/// A StreamCore for threads. A thread can sleep on its descriptor, any thread can abort it, and
+/// goodbye() waits for the delivery of all bytes.
 class StreamTransport final : public StreamCore {
  public:
   StreamTransport(int rank, std::vector<std::unique_ptr<Channel>> channels);
@@ -22,8 +22,8 @@ class StreamTransport final : public StreamCore {
   void goodbye(double seconds) noexcept override;
 
  private:
-  // Channels remove themselves from the poller. This member closes them before the poller and the
-  // core are destroyed.
+  // Channels remove themselves from the poller. So this member closes the channels before the
+  // poller and the core are destroyed.
   struct ChannelsGoFirst {
     StreamTransport& transport;
     ~ChannelsGoFirst() { transport.end_channels(); }

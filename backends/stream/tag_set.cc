@@ -29,7 +29,8 @@ void TagSet::insert(uint64_t first, uint64_t last) {
     at = ranges_.erase(at);
   }
   ranges_[first] = last;
-  // Tags grow, so messages of the lowest tags have long arrived. Forgetting them bounds the set.
+  // Tags grow, so the messages of the lowest tags have long arrived. Forgetting the lowest range
+  // bounds the size of the set.
   constexpr size_t kMostRanges = 4096;
   if (ranges_.size() > kMostRanges) ranges_.erase(ranges_.begin());
 }

@@ -9,15 +9,15 @@
 
 namespace tutti {
 
-/// A message that the user posted: one isend or irecv, from the call until test() released it.
+/// An isend or irecv of the user, from that call until test() releases it.
 struct Transfer {
   enum class Stage : uint8_t {
     unused,
     fresh,      // send: neither sent nor announced yet
     announced,  // send: waits for the peer's grant
-    granted,    // send: has data to write; receive: waits for data under its ticket
+    granted,    // send: may write data; receive: waits for the data
     closing,    // send: its last frame is being written
-    posted,     // receive: not matched
+    posted,     // receive: no message has come for it yet
     filling,    // receive: an eager message is being read into it
     done,
     failed
@@ -27,17 +27,17 @@ struct Transfer {
   Ticket ticket() const { return Ticket{generation} << 32 | (index + 1); }
 
   uint32_t index = 0;
-  uint32_t generation = 0;  // counts the uses of this slot, so that an old ticket is recognized
+  uint32_t generation = 0;  // counts the uses of this record, so that an old ticket is recognized
   Stage stage = Stage::unused;
   bool is_send = false;
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;
   uint32_t verdict = 0;
-  const std::byte* source = nullptr;  // send
-  std::byte* target = nullptr;        // receive
+  const std::byte* source = nullptr;  // send: memory of the message
+  std::byte* target = nullptr;        // receive: memory for the message
   size_t bytes = 0;
-  size_t moved = 0;   // bytes that finished frames have written or read
+  size_t moved = 0;   // bytes that completed frames have written or read
   Ticket remote = 0;  // the peer's ticket for the same message, once granted
   Transfer* next = nullptr;
   Transfer* before = nullptr;
@@ -50,17 +50,17 @@ struct OutFrame {
   FrameBytes header{};
   const std::byte* payload = nullptr;
   size_t payload_bytes = 0;
-  size_t written = 0;            // bytes of header and payload
-  uint64_t returned = 0;         // credit that it returns
-  Transfer* transfer = nullptr;  // the send whose payload it is
-  std::vector<std::byte> copy;  // the payload of a control message, or of a send that was cancelled
+  size_t written = 0;            // bytes of header and payload that are written
+  uint64_t returned = 0;         // credit that the frame returns
+  Transfer* transfer = nullptr;  // the send whose payload the frame carries
+  std::vector<std::byte> copy;   // payload of a control message or of a cancelled send
   OutFrame* next = nullptr;
   OutFrame* before = nullptr;
 
   size_t bytes() const { return kFrameBytes + payload_bytes; }
 };
 
-/// A message that arrived, or announced itself, before its receive was posted.
+/// A message that arrived, or was announced, before its receive was posted.
 struct Arrival {
   uint32_t index = 0;
   int peer = -1;

@@ -16,7 +16,7 @@ int count_hosts(const Context& context) {
   return hosts.empty() ? 1 : 1 + *std::max_element(hosts.begin(), hosts.end());
 }
 
-/// Runs our schedules over a Transport: the chooser picks one, the executor runs it.
+/// Runs our schedules over a Transport. The chooser picks a schedule, and the executor runs it.
 class TransportBackend final : public Backend {
  public:
   TransportBackend(const Context& context, std::string name, std::unique_ptr<Transport> transport)

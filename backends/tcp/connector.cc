@@ -25,17 +25,18 @@ namespace tutti {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryPause(50);
-// Pause between two checks in the store whether another rank has given up.
+// The pause between two checks in the store whether another rank has failed.
 constexpr std::chrono::milliseconds kFailureCheck(200);
-// A rank listens until all its peers are connected, so a peer that refuses for this long has ended.
+// A peer may refuse connections for this time. A rank listens until all its peers are connected, so
+// a peer that refuses for longer has ended.
 constexpr std::chrono::seconds kRefusalPatience(1);
 
 std::string address_key(int lane, int rank) { return fmt::format("tcp/{}/{}", lane, rank); }
 
 Deadline earlier(Deadline a, Deadline b) { return a.when() < b.when() ? a : b; }
 
-// Agrees on a random word that only the ranks of this communicator know, so that connections of two
-// communicators cannot be mixed up.
+// Agrees on a random text that only the ranks of this communicator know. It keeps connections of
+// two communicators apart.
 std::string agree_on_scope(Store& store, int lane) {
   std::array<unsigned char, 16> random;
   if (RAND_bytes(random.data(), random.size()) != 1)
@@ -44,7 +45,7 @@ std::string agree_on_scope(Store& store, int lane) {
   return "tcp " + store.set_once(fmt::format("tcp/{}/scope", lane), word);
 }
 
-// The connecting of one rank with its peers. All of it happens in run(), on the caller's thread.
+// Connects one rank with its peers. All work happens in run(), on the caller's thread.
 class Connector {
  public:
   Connector(const Context& context, std::span<const int> peers, int lane);
@@ -121,8 +122,8 @@ std::map<int, Descriptor> Connector::run() {
     }
     if (failure_) std::rethrow_exception(failure_);
   } catch (const Error& error) {
-    // The other ranks then need not wait for their deadlines. A timeout is not reported: every rank
-    // reaches its own deadline.
+    // The other ranks read this failure in the store, so they need not wait for their deadlines. A
+    // timeout is not reported, because every rank reaches its own deadline.
     if (error.code() != ErrorCode::timeout) told_.fail(error);
     throw;
   }
@@ -174,7 +175,7 @@ std::string Connector::wait_for_address(const Peer& peer) {
       told_.look();
       continue;
     }
-    // It may have come just now.
+    // The address may have arrived since the last check.
     if (auto address = context_.store->try_get(address_key(lane_, peer.rank))) return *address;
     std::vector<int> missing{peer.rank};
     for (const auto& other : peers_)
@@ -199,7 +200,7 @@ void Connector::open_gate() {
 
 void Connector::welcome(tcp::socket socket, int rank) {
   auto* peer = find(rank);
-  // A rank that calls twice has given up its first connection.
+  // A rank that calls a second time has given up its first connection.
   if (peer && peer->rank > context_.rank) peer->socket = std::move(socket);
 }
 
@@ -208,7 +209,7 @@ void Connector::turn_away(const std::exception_ptr& error, int claimed_rank) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& reason) {
-    // An io error without a peer is a limit of this rank's own system.
+    // An io error without a known peer is a limit of this rank's own system.
     if (peer == nullptr && reason.code() == ErrorCode::io) failure_ = error;
     if (peer != nullptr) peer->seen = reason.what();
   }
@@ -221,10 +222,10 @@ void Connector::call(Peer& peer) {
   if (!status) tune_connection(socket->native_handle());
   if (!status && !context_.network_interface.empty() &&
       peer.endpoint.protocol() == own_endpoint_.protocol())
-    // the connection leaves by the wanted interface too
+    // the connection must leave through the wanted interface too
     socket->bind({own_endpoint_.address(), 0}, status);
   if (!limit_advice(status.value()).empty() && status != asio::error::try_again) {
-    // This is a limit of this rank's own, which no other try lifts.
+    // This is a limit of this rank's own system. Another try cannot succeed.
     failure_ = std::make_exception_ptr(system_error("cannot open a socket", status.value()));
     return;
   }

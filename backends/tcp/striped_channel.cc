@@ -13,7 +13,7 @@ namespace tutti {
 
 namespace {
 
-// At most `most` bytes of `parts`, without their first `skip` bytes.
+// A part of `parts`: at most `most` bytes after the first `skip` bytes.
 class Slice {
  public:
   Slice(std::span<const iovec> parts, size_t skip, size_t most) {
@@ -87,7 +87,7 @@ size_t StripedChannel::read_parts(std::span<const iovec> parts) {
       auto& lane = *lanes_[reading_.lane];
       size_t bytes = lane.read_parts(slice.parts());
       if (bytes == 0 && got == 0 && failure() != nullptr) {
-        // The first call may have returned without asking the kernel.
+        // The first read may have returned without asking the kernel.
         bytes = lane.read_parts(slice.parts());
         if (bytes == 0) throw Error(ErrorCode::peer_lost, *failure());
       }
@@ -96,7 +96,7 @@ size_t StripedChannel::read_parts(std::span<const iovec> parts) {
       if (bytes < slice.bytes()) return got;
     }
   } catch (const Error&) {
-    // The bytes that were read come first; the next read meets the end again.
+    // The caller first gets the bytes that were read. The next read throws again.
     if (got > 0) return got;
     for (const auto& lane : lanes_) lane->arm_for(0);
     throw;
@@ -111,8 +111,8 @@ const std::string* StripedChannel::failure() const {
 
 bool StripedChannel::arm(bool wants_write) {
   if (failure() != nullptr) return false;  // read() reports the failure
-  // Only the current lanes are watched. The others may be readable or at their ends; their turn
-  // comes.
+  // Only the sockets whose turn it is are watched. Another socket may be readable or at its end
+  // before its turn comes.
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const unsigned events =
         (i == reading_.lane ? EPOLLIN : 0u) | (wants_write && i == writing_.lane ? EPOLLOUT : 0u);

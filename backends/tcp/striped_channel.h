@@ -7,14 +7,14 @@
 
 namespace tutti {
 
-/// One stream over several connected TCP sockets, for networks that limit the rate of one
-/// connection. Blocks of kBlockBytes travel over one socket after another. So the stream needs no
-/// headers, and both sides know which socket carries each byte.
+/// One stream over several connected TCP sockets, for networks that limit the rate of a connection.
+/// Blocks of kBlockBytes go over one socket after another in turn. So both sides know which socket
+/// carries each byte, and the stream needs no headers.
 class StripedChannel : public Channel {
  public:
   static constexpr size_t kBlockBytes = 128 << 10;
 
-  /// The peer has the other ends of the sockets in the same order.
+  /// `sockets` are connected to the peer, which has the other ends in the same order.
   explicit StripedChannel(std::vector<Descriptor> sockets);
 
   size_t write(std::span<const iovec> parts) override;
@@ -27,13 +27,13 @@ class StripedChannel : public Channel {
   bool delivered() override;
 
  private:
-  // The position of one direction.
+  // The position in the stream for one direction.
   struct Cursor {
-    size_t lane = 0;
-    size_t left = kBlockBytes;  // bytes left of the block
+    size_t lane = 0;            // index of the socket
+    size_t left = kBlockBytes;  // bytes of the current block that have not moved yet
   };
   void move(Cursor& cursor, size_t bytes);
-  const std::string* failure() const;  // why writing failed; null: it has not
+  const std::string* failure() const;  // why writing failed; null: no failure
 
   std::vector<std::unique_ptr<TcpChannel>> lanes_;
   Cursor writing_, reading_;

@@ -41,9 +41,9 @@ size_t total(std::span<const iovec> parts) {
 }  // namespace
 
 TcpChannel::~TcpChannel() {
-  // Closing a socket with unread bytes resets the connection, which drops what is still on its way
-  // to the peer. So a bounded number of waiting bytes is read first. (A goodbye waits until the
-  // channel has delivered() it.)
+  // Closing a socket with unread bytes resets the connection, and the reset drops bytes that are
+  // still on their way to the peer. So a bounded number of unread bytes is read first. (After a
+  // goodbye all bytes are already delivered().)
   ::shutdown(socket_.get(), SHUT_WR);
   std::array<char, 16384> rest;
   for (int i = 0; i < 64; ++i)
@@ -124,9 +124,10 @@ double TcpChannel::quiet_seconds() {
       ::ioctl(socket_.get(), SIOCOUTQ, &waiting) != 0)
     return std::numeric_limits<double>::infinity();
   const uint64_t taken = written_ - static_cast<uint64_t>(waiting);
-  // The kernel acknowledges small messages at once, even those to a stopped process. So an
-  // acknowledgement counts as a sign of life only if the peer's host has taken bytes since the last
-  // call and more are waiting. Once the buffers of a stopped peer are full, its host takes no more.
+  // The peer's kernel acknowledges small messages immediately, even if the peer's process is
+  // stopped. So an acknowledgement counts as a sign of life only under two conditions: the peer's
+  // host has taken bytes since the last call, and more bytes are waiting here. The buffers of a
+  // stopped peer fill up, and then its host takes no more bytes.
   const bool takes = std::exchange(taken_, taken) != taken && waiting > 0;
   const auto milliseconds = takes ? std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv)
                                   : info.tcpi_last_data_recv;
@@ -140,7 +141,7 @@ bool TcpChannel::delivered() {
 }
 
 void TcpChannel::lose(const std::string& seen) {
-  // A socket at its end stays readable and would keep waking the sleeping thread.
+  // A socket at its end stays readable, and would wake the sleeping thread again and again.
   if (poller_) poller_->forget(socket_.get());
   poller_ = nullptr;
   throw Error(ErrorCode::peer_lost, seen);

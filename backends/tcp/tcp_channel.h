@@ -7,15 +7,15 @@
 
 namespace tutti {
 
-/// A connected, tuned TCP socket as a Channel.
+/// A Channel over a connected TCP socket.
 class TcpChannel : public Channel {
  public:
   explicit TcpChannel(Descriptor socket) : socket_(std::move(socket)) {}
-  /// Ends the stream in order: what was written still arrives.
+  /// Closes the connection in order, so that bytes already written still arrive.
   ~TcpChannel() override;
 
-  /// Never throws. When writing fails, bytes of the peer, such as its goodbye, may still wait to be
-  /// read. The read() that finds no more bytes reports the failure.
+  /// Never throws. When a write fails, bytes of the peer, such as its goodbye, may still wait to be
+  /// read. So the read() that finds no more bytes throws the error.
   size_t write(std::span<const iovec> parts) override;
   size_t read(std::span<std::byte> bytes) override;
   size_t read_parts(std::span<const iovec> parts) override;
@@ -25,8 +25,8 @@ class TcpChannel : public Channel {
   double quiet_seconds() override;
   bool delivered() override;
 
-  /// Sets the events that wake a sleeper: EPOLLIN, EPOLLOUT or both. With 0 not even the end of the
-  /// connection does.
+  /// Sets the events that wake a sleeping thread: EPOLLIN, EPOLLOUT or both. With 0 nothing wakes
+  /// it, not even the end of the connection.
   void arm_for(unsigned events);
   /// Returns why writing failed, or an empty text if it did not.
   const std::string& failure() const { return write_failure_; }
@@ -38,10 +38,11 @@ class TcpChannel : public Channel {
   Poller* poller_ = nullptr;
   unsigned watched_events_ = 0;
   std::string write_failure_;
-  uint64_t written_ = 0;  // bytes
-  // of these, bytes that the peer's host had taken at the last quiet_seconds()
+  uint64_t written_ = 0;  // bytes written so far
+  // bytes of written_ that the peer's host had taken at the last quiet_seconds()
   uint64_t taken_ = 0;
-  // The last call moved less than it could have, so the next one need not ask the kernel.
+  // True if the last read or write moved less than it could have. Then the next one does not ask
+  // the kernel.
   bool is_dry_ = false;
   bool is_full_ = false;
 };

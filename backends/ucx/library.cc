@@ -20,8 +20,8 @@ namespace tutti {
 
 namespace {
 
-// UCX reads its tables and loads its modules when contexts are created and destroyed. It does not
-// promise that threads may do that at once, so a mutex orders them.
+// Orders the creation and destruction of contexts. UCX then reads its tables and loads its modules,
+// and does not promise that several threads may do that at the same time.
 std::mutex& setup_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -29,8 +29,8 @@ std::mutex& setup_mutex() {
 
 void check(const Context& context, ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return;
-  // A container's /dev/shm is small. If UCX finds no room there for its queue, it reports a lack of
-  // memory; for the first receive buffer, a lack of resources.
+  // A container's /dev/shm is often small. If UCX finds no room there for its queue, it reports a
+  // lack of memory. If it finds none for the first receive buffer, it reports a lack of resources.
   const std::string_view remedy =
       status == UCS_ERR_NO_MEMORY || status == UCS_ERR_NO_RESOURCE
           ? "it needs room in /dev/shm (df /dev/shm): give the container more (--shm-size), or "
@@ -48,8 +48,8 @@ bool is_rdma_device(const std::string& name) {
          ::stat(("/sys/class/infiniband/" + device).c_str(), &status) == 0;
 }
 
-// Returns Context::network_interface as UCX names devices: by an interface or RDMA device, never by
-// an address.
+// Returns Context::network_interface as UCX names devices. UCX takes an interface or an RDMA
+// device, but no address.
 std::string device_name(const Context& context) {
   const auto& wanted = context.network_interface;
   if (is_rdma_device(wanted)) return wanted;
@@ -67,7 +67,7 @@ bool all_on_one_host(const Context& context) {
   return std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; });
 }
 
-// Returns whether ranks of one machine have separate networks, as containers do.
+// Returns whether any two ranks of one machine have separate networks, as in containers.
 bool are_hosts_on_one_machine(const Context& context) {
   const auto& places = context.places;
   return std::any_of(places.begin(), places.end(), [&](const Place& one) {
@@ -77,7 +77,7 @@ bool are_hosts_on_one_machine(const Context& context) {
   });
 }
 
-// Returns whether a list of transports, as in UCX_TLS, includes shared memory.
+// Returns whether a list of transports includes shared memory. The list has the form of UCX_TLS.
 bool uses_shared_memory(const std::string& transports) {
   constexpr std::array<std::string_view, 7> kNames{"all",   "sm",   "shm",  "mm",
                                                    "posix", "sysv", "xpmem"};
@@ -90,7 +90,7 @@ bool uses_shared_memory(const std::string& transports) {
   return !has_any(split_text(transports.substr(1), ','));
 }
 
-// Returns what `print` writes to a file.
+// Returns the text that `print` writes to a file.
 template <class Print>
 std::string printed(Print print) {
   char* text = nullptr;
@@ -115,7 +115,8 @@ class Config {
     check(context_, ucp_config_modify(config_, name, value.c_str()),
           fmt::format("set {} to {}", name, value));
   }
-  /// Returns a value as UCX prints it: from its environment, its files or its defaults.
+  /// Returns the value of a variable, as UCX finds it in its environment, its files or its
+  /// defaults.
   std::string get(const std::string& name) const {
     const auto text = printed([&](std::FILE* file) {
       ucp_config_print(config_, file, nullptr, UCS_CONFIG_PRINT_CONFIG);
@@ -136,16 +137,15 @@ class Config {
 UcxContext::UcxContext(const Context& context) {
   const std::lock_guard lock(setup_mutex());
   Config config(context);
-  // On one host the end of a process is noticed at once without keepalive, which would only wake
+  // On one host the end of a process is noticed immediately. Keepalive messages would only wake
   // sleeping threads.
   config.set("KEEPALIVE_INTERVAL", all_on_one_host(context) ? "inf" : "1s");
-  // Between hosts of one machine UCX would use shared memory, in which a rank cannot wake another
-  // host's sleeping thread. Without it UCX uses network sockets.
+  // Hosts on one machine must not share memory through UCX: a rank could not wake the sleeping
+  // thread of a rank on another host. So UCX uses network sockets between them.
   if (are_hosts_on_one_machine(context) && config.get("TLS") == "all") config.set("TLS", "^shm");
-  // Without this setting UCX considers shared memory unable to report errors and silently uses TCP
-  // instead. (It must have this name: UCX does not know POSIX_ERROR_HANDLING and
-  // SYSV_ERROR_HANDLING here.) If no shared memory may be used, UCX would report the setting as a
-  // mistake.
+  // Without this setting UCX assumes that shared memory cannot report errors, and silently uses
+  // TCP. (UCX does not know the names POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING here.) If no
+  // shared memory may be used, UCX would report the setting as a mistake.
   if (uses_shared_memory(config.get("TLS"))) config.set("MM_ERROR_HANDLING", "y");
   if (!context.network_interface.empty()) config.set("NET_DEVICES", device_name(context));
 
@@ -188,7 +188,7 @@ UcxWorker::~UcxWorker() {
   ucp_worker_destroy(worker_);
 }
 
-// UCX 1.13 reports this only in its text for people, one line per lane:
+// Returns the transports that an endpoint uses. UCX 1.13 only prints them, one line per lane:
 //   #                 lane[0]:  2:posix/memory.0 md[1]      -> md[1]/posix/sysdev[255]  am am_bw#0
 std::string transports_of(ucp_ep_h endpoint) {
   const auto text = printed([&](std::FILE* file) { ucp_ep_print_info(endpoint, file); });

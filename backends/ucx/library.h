@@ -9,11 +9,11 @@
 
 namespace tutti {
 
-/// A UCP context, configured so that errors of peers are reported, also by the shared-memory
-/// transports. Any thread may map memory in it.
+/// A UCP context that reports the errors of peers, also over shared memory. Any thread may map
+/// memory in it.
 class UcxContext {
  public:
-  /// Throws Error(unavailable) with UCX's reason or the list of interfaces.
+  /// Throws Error(unavailable) with UCX's reason, or with the list of interfaces.
   explicit UcxContext(const Context& context);
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
@@ -25,21 +25,22 @@ class UcxContext {
   ucp_context_h context_ = nullptr;
 };
 
-/// The one worker of a UcxContext. One thread at a time uses it.
+/// The only worker of a UcxContext. One thread at a time uses it.
 class UcxWorker {
  public:
-  /// Throws like UcxContext.
+  /// Throws what UcxContext throws.
   explicit UcxWorker(const Context& context);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker_h get() const { return worker_; }
-  /// Returns the context. Memory in it may outlive the worker.
+  /// Returns the context. Memory that is mapped in it may outlive the worker.
   const std::shared_ptr<UcxContext>& context() const { return context_; }
-  /// Once armed, it becomes readable when progressing is worth it.
+  /// Returns a descriptor. Once the worker is armed, it becomes readable when there is progress to
+  /// make.
   int descriptor() const { return descriptor_; }
-  /// Returns the address that other workers need for an endpoint to this one.
+  /// Returns the address that other workers need to make an endpoint to this worker.
   const std::string& address() const { return address_; }
 
  private:
@@ -49,7 +50,7 @@ class UcxWorker {
   std::string address_;
 };
 
-/// Returns the transports over which an endpoint really sends, in UCX's names: "posix, cma".
+/// Returns the transports over which an endpoint sends, in UCX's names: "posix, cma".
 std::string transports_of(ucp_ep_h endpoint);
 
 std::string ucx_version();

@@ -16,7 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// The start and the end of a UcxTransport.
+// The functions of UcxTransport for its start and its end.
 
 namespace tutti {
 
@@ -25,10 +25,10 @@ using Type = UcxMessageType;
 namespace {
 
 std::string key(int rank) { return fmt::format("ucx/{}", rank); }
-constexpr char kNoAddress = '\xff';  // precedes a reason, which takes the place of the address
+constexpr char kNoAddress = '\xff';  // the store then holds a reason instead of an address
 
-// Opens the worker. If that fails, it publishes the reason, because the other ranks wait for an
-// address.
+// Opens the worker. If that fails, publishes the reason, because the other ranks wait for this
+// rank's address.
 UcxWorker open_worker(const Context& context) {
   try {
     return UcxWorker(context);
@@ -38,7 +38,8 @@ UcxWorker open_worker(const Context& context) {
   }
 }
 
-// Returns the PID namespace. A process id has a meaning only within one.
+// Returns the name of this process's PID namespace. A process id is valid only within its
+// namespace.
 std::string process_namespace() {
   std::array<char, 64> name{};
   const auto length = ::readlink("/proc/self/ns/pid", name.data(), name.size());
@@ -153,7 +154,7 @@ void UcxTransport::await_hellos(const Context& context) {
                               "TUTTI_INTERFACE names a network that they share",
                               rank_, format_rank_set(silent)))
           .with_rank(silent.front());
-    // A rank that gave up reports that in the store.
+    // A rank that has failed says so in the store.
     if (Clock::now() >= look) {
       ToldFailure(*context.store, "ucx", rank_, context.size).look();
       look = Clock::now() + std::chrono::milliseconds(200);
@@ -164,7 +165,7 @@ void UcxTransport::await_hellos(const Context& context) {
   }
 }
 
-// Watches the peer's process, so that its end is noticed at once. In shared memory UCX would not
+// Watches the peer's process, so that its end is noticed immediately. In shared memory UCX does not
 // notice it.
 void UcxTransport::watch_process(Peer& peer, const std::string& place) {
   const auto words = split_text(place, ' ');
@@ -212,9 +213,9 @@ void UcxTransport::close_endpoint(Peer& peer) {
   if (!UCS_PTR_IS_PTR(request)) --closing_;
 }
 
-// Returns whether the peer needs nothing more of this rank after its goodbye. Closing a socket may
-// drop data that was written to it. Memory that the peer reads, and hardware that awaits
-// acknowledgements, drop nothing.
+// Returns whether this rank may stop serving the peer after its own goodbye. Over TCP the peer must
+// first say farewell, because closing a socket may drop data that was written to it. Shared memory
+// and hardware with acknowledgements drop nothing.
 bool UcxTransport::is_told(const Peer& peer) const {
   if (peer.notes > 0) return false;
   if (!peer.open || !peer.endpoint) return true;
@@ -243,12 +244,12 @@ void UcxTransport::goodbye(double seconds) noexcept {
       if (!moved && arm()) poller_.wait(deadline.poll_milliseconds());
     }
   } catch (const std::exception&) {
-    // A peer that did not get the goodbye sees the end of the connection instead.
+    // If the goodbye cannot be sent, the peer sees the end of the connection instead.
   }
 }
 
-// Ends the transport within time bounds: flushes what was sent, notifies peers that got no goodbye,
-// and lets UCX return all memory.
+// Ends the transport within bounds of time. Flushes the messages that were sent, notifies the peers
+// that got no goodbye, and lets UCX give back all memory.
 void UcxTransport::leave() noexcept {
   try {
     give_up_all();
@@ -263,8 +264,8 @@ void UcxTransport::leave() noexcept {
     const auto is_flushed = [&] {
       return !UCS_PTR_IS_PTR(flush) || ucp_request_check_status(flush) != UCS_INPROGRESS;
     };
-    // Returns true if notes to the peer are on their way, or if it may be attaching memory that is
-    // about to be freed.
+    // Returns true if UCX still sends notes to the peer. Also returns true if the peer may be
+    // attaching memory that is about to be freed.
     const auto is_busy = [](const auto& peer) {
       return peer && (peer->notes > 0 || (peer->was_offered && !peer->has_attached && peer->open &&
                                           peer->broken.empty()));
@@ -273,8 +274,8 @@ void UcxTransport::leave() noexcept {
            (!is_flushed() || std::any_of(peers_.begin(), peers_.end(), is_busy)))
       ucp_worker_progress(worker_.get());
     if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
-    // A closed peer gets no `taken` for these arrivals: they were not received, and their senders
-    // have been notified above.
+    // All peers are closed first, so that no `taken` is sent for these arrivals. This rank has not
+    // received them, and it has already told the senders that it leaves.
     for (const auto& peer : peers_)
       if (peer) peer->open = false;
     arrivals_.for_each([&](UcxArrival* arrival) { forget_arrival(arrival); });

@@ -16,8 +16,8 @@ namespace tutti {
 
 namespace {
 
-// Returns the id of the System V segment that begins here, which Linux shows as its inode, or -1.
-// UCX does not report the id.
+// Returns the id of the System V segment that begins at this address, or -1. UCX does not report
+// the id, but Linux lists it as the mapping's inode.
 int segment_at(const std::byte* data) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -30,7 +30,7 @@ int segment_at(const std::byte* data) {
   return -1;
 }
 
-// Keeps a segment from being destroyed, whatever happens to the process that made it.
+// Keeps a segment alive, even if the process that made it ends.
 class SegmentHold {
  public:
   explicit SegmentHold(int segment) : here_(::shmat(segment, nullptr, SHM_RDONLY)) {}
@@ -71,7 +71,7 @@ class UcxMemory::MappedRegion final : public Region {
 };
 
 std::unique_ptr<Region> UcxMemory::allocate(size_t bytes) {
-  // Messages of this size are sent eagerly.
+  // Messages of this size are sent eagerly, so peers need not attach their memory.
   if (bytes <= kMostEager) return make_heap_region(bytes);
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
@@ -120,10 +120,9 @@ std::string UcxMemory::key(uint32_t region) const {
   return {};
 }
 
-// UCX 1.13 aborts the process if it attaches a segment that no longer exists, because its
-// cleanup is wrong. The segment of a killed process can vanish before its peers notice the
-// death. So this rank attaches the segment itself first. Memory without a segment id is never
-// offered to peers.
+// Attaches a peer's region. UCX 1.13 has a bug: it aborts the process if the segment no longer
+// exists. The segment of a killed process can vanish before its peers notice the death. So this
+// rank attaches the segment itself first. Memory without a segment id is never offered to peers.
 ucs_status_t UcxMemory::attach(ucp_ep_h endpoint, std::string_view key, ucp_rkey_h& remote) {
   int segment = -1;
   if (key.size() <= sizeof segment) return UCS_ERR_INVALID_PARAM;

@@ -15,24 +15,24 @@
 
 namespace tutti {
 
-/// Regions that UCX allocates and maps. On one host they are shared memory, which peers attach;
-/// they are registered wherever hardware needs that. A region that peers can attach has a number,
-/// which is never reused. Any thread may use it. Regions may outlive the transport.
+/// Regions that UCX allocates and maps. On one host they are shared memory, which peers can attach.
+/// They are also registered with the hardware that needs it. A region that peers can attach has an
+/// id, which is never reused. Any thread may use this object. Regions may outlive the transport.
 class UcxMemory : public std::enable_shared_from_this<UcxMemory> {
  public:
   explicit UcxMemory(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}
 
-  /// Returns other memory if UCX has none. Throws std::bad_alloc.
+  /// Allocates plain memory if UCX has none. Throws std::bad_alloc.
   std::unique_ptr<Region> allocate(size_t bytes);
-  /// Returns the number of the region that holds all these bytes; 0: peers can attach no such
-  /// region.
+  /// Returns the id of the region that holds all these bytes, or 0 if they are not in one region
+  /// that peers can attach.
   uint32_t find(std::span<const std::byte> bytes) const;
   /// Returns the key that a peer needs to attach the region; empty if the region is gone.
   std::string key(uint32_t region) const;
   /// Attaches a peer's region by its key. Returns UCS_ERR_CONNECTION_RESET if the peer's memory is
   /// gone.
   static ucs_status_t attach(ucp_ep_h endpoint, std::string_view key, ucp_rkey_h& remote);
-  /// Returns the numbers of the regions that were freed since the last call.
+  /// Returns the ids of the regions that were freed since the last call.
   std::vector<uint32_t> take_freed();
 
  private:

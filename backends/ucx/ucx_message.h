@@ -12,32 +12,34 @@
 
 namespace tutti {
 
-/// Two UcxTransports exchange active messages. Each has one of these types in its header:
+/// Two UcxTransports exchange active messages. The header of each has one of these types:
 ///
 ///   eager       a whole message of moderate size; it costs credit
-///   rendezvous  a message whose bytes wait at the sender, under its `ticket`, until they are
-///               received or refused; UCX reports either to the sender
-///   announce    a message whose bytes wait at the sender, which can put them. If `region` is not
-///               0, the receiver can also read them at `address` in that region of the sender. The
-///               region's remote key comes along if it is new. If the bytes are lent, the receiver
-///               may overwrite them. If they are already written, `address` is where: in memory
-///               that the receiver lent.
-///   place       `length` more bytes of the announced message `ticket` may be put at `address` in
-///               the receiver's region `key`, whose remote key comes along if it is new; `tag` is
-///               the receiver's ticket
-///   landed      `length` bytes of the receive `ticket` have been put; 0: no more will be
-///   taken       the receiver needs nothing (more) of the announced message `ticket`
+///   rendezvous  a message whose bytes wait at the sender under `ticket`; UCX reports to the sender
+///               when they are received or refused
+///   announce    a message whose bytes wait at the sender, which can put them into the receiver's
+///               memory. If `region` is not 0, the receiver can also read the bytes at `address` in
+///               that region of the sender. If the region is new to the receiver, its remote key
+///               comes along. If the bytes are lent, the receiver may overwrite them. If they are
+///               already written into memory that the receiver lent, `address` is their address
+///               there.
+///   place       allows the sender to put `length` more bytes of the announced message `ticket` at
+///               `address` in the receiver's region `key`. If the region is new to the sender, its
+///               remote key comes along. `tag` is the receiver's ticket.
+///   landed      `length` bytes of the receive `ticket` have been put; 0: no more will be put
+///   taken       the receiver needs no more bytes of the announced message `ticket`
 ///   forget      the region `key` is gone
-///   withdraw    the sender asks to take back the message `ticket` (its tag given)
-///   withdrawn   the answer: the message `ticket` is gone (`length` 1) or will be received (0)
-///   credit      the receiver is done with eager messages that cost `length` and with control
-///               messages that cost `ticket`
+///   withdraw    the sender asks to take back the message `ticket`, which has this `tag`
+///   withdrawn   the answer to withdraw: the message `ticket` is gone (`length` 1), or it will be
+///               received (`length` 0)
+///   credit      returns credit: the receiver no longer holds eager messages that cost `length` and
+///               control messages that cost `ticket`
 ///   control     a control message
 ///   hello       the first message to a peer: the sender's sign is at `address` in its region
 ///               `key`, whose remote key comes along
-///   attached    the answer: the sender has attached that region, or never will
+///   attached    the answer to hello: the region is attached, or it never will be
 ///   goodbye     the sender leaves on purpose; all its messages precede this one
-///   farewell    the answer: everything has arrived
+///   farewell    the answer to goodbye: everything has arrived
 ///   gone        the sender leaves without a goodbye
 ///
 /// The messages of a pair of ranks arrive in order.
@@ -62,7 +64,8 @@ enum class UcxMessageType : uint32_t {
 
 enum class UcxLoan : uint32_t { none, lent, written };
 
-/// Ranks of one communicator run the same build on machines of one kind, which UCX requires too.
+/// The header of a message. It is sent as it is in memory: the ranks of a communicator run the same
+/// build on machines of one kind, which UCX requires too.
 struct UcxHeader {
   UcxMessageType type = UcxMessageType::gone;
   uint32_t from = 0;
@@ -76,27 +79,29 @@ struct UcxHeader {
   uint64_t address = 0;
 };
 
-/// A rank publishes one sign per peer, in memory that the peer has mapped: whether the rank has
-/// taken back the memory that the peer may put into or read, and how many of the peer's loans the
-/// rank is writing to. A writer raises its own `writes` first and then reads the peer's
-/// `has_given_up`. A rank that gives up sets its own `has_given_up` first and then reads the peer's
-/// `writes`. So either the rank that gives up sees the write and waits, or the writer sees
-/// `has_given_up` and does not write.
+/// The state that a rank publishes to one peer, in memory that the peer has mapped. `has_given_up`
+/// means that the rank takes back the memory that the peer may put into or read. `writes` is the
+/// number of the peer's loans that the rank is writing to.
+///
+/// A writer first raises its own `writes` and then reads the peer's `has_given_up`. A rank that
+/// gives up first sets its own `has_given_up` and then reads the peer's `writes`. So either the
+/// rank that gives up sees the write and waits, or the writer sees `has_given_up` and does not
+/// write.
 struct UcxSign {
   std::atomic<bool> has_given_up{false};
   std::atomic<uint32_t> writes{0};
 };
 
-/// The most parts of one message that may be put at once.
+/// The most parts of one message that may be put at the same time.
 inline constexpr size_t kMostParts = 4;
 
-/// One isend or irecv, from the call until test() releases it.
+/// An isend or irecv of the user, from that call until test() releases it.
 struct UcxTransfer {
   enum class Stage : uint8_t {
     unused,
     queued,   // send: waits for its turn
-    running,  // UCX, or a peer, uses the memory
-    posted,   // receive: not matched
+    running,  // UCX, or a peer, uses its memory
+    posted,   // receive: no message has come for it yet
     lent,     // receive: the user reads the bytes in the sender's memory
     done,
     failed
@@ -114,11 +119,11 @@ struct UcxTransfer {
   bool is_rendezvous = false;  // the bytes wait at the sender
   bool is_put = false;         // the sender puts the bytes
   bool is_starved = false;     // receive: waits for a slot
-  bool doomed = false;         // fails, whatever UCX reports
-  bool awaits_answer = false;  // send: a withdraw is not answered yet
-  bool is_sent = false;        // UCX is done with it while the answer is awaited
-  bool is_lent = false;        // receive: the viewed memory may be overwritten
-  bool writes = false;         // receive: this rank overwrites it
+  bool doomed = false;         // it will fail, whatever UCX reports
+  bool awaits_answer = false;  // send: the peer has not answered the withdraw yet
+  bool is_sent = false;        // UCX is done with the memory, but an answer is awaited
+  bool is_lent = false;        // receive: this rank may overwrite the viewed memory
+  bool writes = false;         // receive: this rank writes to the viewed memory
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;
@@ -126,17 +131,18 @@ struct UcxTransfer {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   size_t bytes = 0;
-  // The next members are for messages that are put.
-  size_t placed = 0;                // bytes that the receiver has given memory for
+  // The next members are used for messages that the sender puts.
+  size_t placed = 0;                // bytes for which the receiver has given memory
   size_t landed = 0;                // bytes that have arrived
-  uint32_t parts = 0;               // parts that have memory and have not arrived
-  uint32_t region = 0;              // receive: the region of the target; 0: none
-  bool may_view = false;            // receive: the user accepts a view of the sender's memory
-  const std::byte* view = nullptr;  // receive: the view, if there is one
+  uint32_t parts = 0;               // parts that have memory but have not arrived yet
+  uint32_t region = 0;              // receive: id of the region of the target; 0: none
+  bool may_view = false;            // receive: the user accepts a view of the bytes
+  const std::byte* view = nullptr;  // receive: the view, or null
   uint64_t remote = 0;              // receive: the sender's ticket of the message
-  uint64_t place = 0;               // receive: the sender's address of the bytes
-  std::array<uint32_t, kMostParts> slots{};  // receive: the slots of the parts, oldest first
-  UcxHeader header;                          // UCX reads it until the message is sent
+  uint64_t place = 0;               // receive: address of the bytes at the sender
+  // receive: the slots of the pending parts, oldest first
+  std::array<uint32_t, kMostParts> slots{};
+  UcxHeader header;  // UCX reads it until the message is sent
   class UcxTransport* owner = nullptr;
   UcxTransfer* next = nullptr;
   UcxTransfer* before = nullptr;
@@ -150,23 +156,23 @@ struct UcxArrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  uint64_t ticket = 0;  // 0: a receive has taken it over
+  uint64_t ticket = 0;  // 0: a receive has taken the message over
   UcxHeader header;     // the announcement of a message that waits at the sender
   bool is_rendezvous = false;
   bool is_put = false;
-  void* descriptor = nullptr;   // UCX's descriptor of a rendezvous, until it is received
+  void* descriptor = nullptr;   // of a rendezvous, until it is received
   std::byte* buffer = nullptr;  // the bytes of an eager message
   UcxArrival* next = nullptr;
   UcxArrival* before = nullptr;
 };
 
-/// A control message, or a message of the protocol itself, until UCX is done with it.
+/// A control message, or a message of the protocol, until UCX has sent it.
 struct UcxNote {
   uint32_t index = 0;
   int peer = -1;
   UcxHeader header;
   std::vector<std::byte> bytes;
-  UcxTransfer* put = nullptr;  // landed: the send that it belongs to
+  UcxTransfer* put = nullptr;  // for `landed`: the send to which it belongs
   class UcxTransport* owner = nullptr;
   UcxNote* next = nullptr;
   UcxNote* before = nullptr;

@@ -10,7 +10,7 @@
 #include "tutti/backends/ucx/ucx_transport.h"
 #include "tutti/base/deadline.h"
 
-// Incoming messages, lost peers, and sleeping.
+// The functions of UcxTransport for incoming messages, lost peers and sleeping.
 
 namespace tutti {
 
@@ -33,8 +33,8 @@ bool UcxTransport::progress() {
     moved = true;
   }
   moved_ |= moved;
-  // A spinning thread checks for deaths now and then. A thread that slept may have been woken by
-  // one.
+  // A spinning thread checks for ended processes only now and then. A thread that slept checks,
+  // because the end of a process may have woken it.
   constexpr uint32_t kOften = 256;
   if (!moved && (std::exchange(slept_, false) || ++idle_rounds_ % kOften == 0))
     moved = look_for_deaths();
@@ -44,16 +44,18 @@ bool UcxTransport::progress() {
 bool UcxTransport::arm() {
   if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) return false;
   if (is_frozen_) return true;
-  // UCX closes endpoints in progress rounds that nothing wakes it for.
+  // While UCX closes endpoints, only progress goes on with it and nothing wakes a sleeper. So the
+  // thread must not sleep.
   if (has_ends_ || closing_ > 0 || !through_.empty()) return false;
   slept_ = lingers() || ucp_worker_arm(worker_.get()) == UCS_OK;
   return slept_;
 }
 
-// Between two operations no incoming message is urgent. Arming UCX each time costs more than a
-// small operation: here, and at the peers, which would have to wake this rank's thread. So the
-// sleeping thread wakes up after a while, and arms UCX only if nothing moved in that time. A
-// running timer is left alone, since setting it costs as much.
+// Returns whether the thread sleeps without arming UCX. Arming costs more than a small operation,
+// both on this rank and on its peers, which must then wake this rank's thread. Between two
+// operations no incoming message is urgent. So a timer wakes the thread after a while, and UCX is
+// armed only if nothing moved in that time. A running timer is not set again, because that costs as
+// much.
 bool UcxTransport::lingers() {
   constexpr auto kWhile = std::chrono::microseconds(500);
   constexpr auto kTalk = std::chrono::milliseconds(10);
@@ -186,7 +188,7 @@ ucs_status_t UcxTransport::message_came(Peer& peer, const UcxHeader& message, st
     if (fits && receive->bytes > 0) std::memcpy(receive->target, data, receive->bytes);
     receive->stage = fits ? Stage::done : Stage::failed;
   }
-  // After an abort a rendezvous waits, as if no receive were posted.
+  // After an abort a rendezvous waits, as if no receive had been posted for it.
   if (receive || discarded_.contains(message.tag) || (aborted_ && !is_rendezvous)) {
     if (!is_rendezvous) return_credit(peer, cost);
     if (is_put) tell(peer, {.type = Type::taken, .ticket = message.ticket});
@@ -218,7 +220,8 @@ void UcxTransport::withdraw_came(Peer& peer, const UcxHeader& message) {
     if (is_it) found = &arrival;
     return is_it;
   });
-  // This is sent before UCX reports the end of the message, though either order would do.
+  // The answer is sent before UCX reports the end of the message to the sender. Either order would
+  // do.
   tell(peer, {.type = Type::withdrawn, .length = found != nullptr, .ticket = message.ticket});
   if (found) forget_arrival(found);
 }
@@ -236,7 +239,7 @@ void UcxTransport::answer_came(Peer& peer, const UcxHeader& message) {
 
 // --- ends ---------------------------------------------------------------------------------------
 
-// UCX calls this whenever it notices a failure, so nothing is closed here.
+// UCX calls this whenever it notices a failure, even within other calls. So nothing is closed here.
 void UcxTransport::broke(void* broken, ucp_ep_h, ucs_status_t status) {
   auto& peer = *static_cast<Peer*>(broken);
   if (peer.broken.empty()) peer.broken = ucs_status_string(status);
@@ -252,7 +255,8 @@ bool UcxTransport::look_for_deaths() {
     if (!one.wait(0)) continue;
     deaths_.forget(peer->process.get());
     peer->process.reset();
-    // Messages that it sent before it ended, above all a goodbye, may still have to be read.
+    // Messages that the peer sent before its process ended may still wait to be read, for example
+    // its goodbye.
     while (ucp_worker_progress(worker_.get()) != 0) {
     }
     if (peer->open && peer->broken.empty()) peer->broken = "its process ended";
@@ -286,8 +290,8 @@ void UcxTransport::lose(Peer& peer, const std::string& detail) {
   });
 }
 
-// Fails everything that is pending with one peer. If UCX still uses memory, the endpoint is closed
-// before that memory is given back.
+// Fails everything that is pending with one peer. If UCX still uses memory of the user, the
+// endpoint is closed before that memory is given back.
 void UcxTransport::fail_all(Peer& peer) {
   while (UcxTransfer* send = peer.sends.pop()) send->stage = Stage::failed;
   while (UcxNote* note = peer.controls.pop()) notes_.give_back(note);
@@ -315,18 +319,18 @@ void UcxTransport::handle_abort() {
   aborted_ = true;
   give_up_all();
   abort_bell_.silence();
-  // Endpoints whose memory UCX uses are closed. Their peers are told before, because afterwards no
-  // message reaches them.
+  // Endpoints for which UCX uses memory are closed. Their peers are notified first, because no
+  // message reaches them afterwards.
   last_word_ = Deadline::after(0.1);
   for (const auto& peer : peers_) {
     if (!peer) continue;
     fail_all(*peer);
     if (peer->closes) tell(*peer, {.type = Type::gone});
   }
-  // The caller of abort() takes its memory back when this returns. So UCX must be done with it, and
-  // so must the peers that put into it. A peer that does not move is waited for only until the
-  // deadline. UCX 1.13 cannot cancel a rendezvous that has begun to receive; then UCX is never
-  // progressed again.
+  // When this returns, the caller of abort() takes its memory back. So UCX, and the peers that put
+  // into that memory, must be done with it. The wait has a deadline, because a peer may not
+  // respond. UCX 1.13 cannot cancel a rendezvous that it has begun to receive. In that case UCX is
+  // never progressed again.
   const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
   const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
   const auto is_written = [](const auto& peer) {

@@ -9,9 +9,9 @@
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/backends/ucx/ucx_transport.h"
 
-// Messages whose bytes the sender puts. The sender announces a message, the receiver gives memory
-// for its parts, and the sender reports each part that has landed. The memory is the receive's
-// target if that is mapped, and slots otherwise.
+// Messages whose bytes the sender puts into the receiver's memory. The sender announces a message,
+// the receiver gives memory for its parts, and the sender reports each part that has landed. The
+// memory is the target of the receive if that is mapped. Otherwise it is a slot.
 
 namespace tutti {
 
@@ -30,8 +30,8 @@ uint64_t address_of(const std::byte* data) { return reinterpret_cast<uintptr_t>(
 
 // --- regions ------------------------------------------------------------------------------------
 
-// Signs precede the slots, one per peer. From its sign a peer learns that it must not put any more,
-// and that what it reads here is not valid.
+// Allocates the signs, one per peer, and the slots behind them. A peer's sign tells the peer when
+// it must not put any more and when what it reads in this rank's memory is not valid.
 void UcxTransport::make_slots(int peers) {
   const auto signs = static_cast<size_t>(peers) * sizeof(UcxSign);
   const size_t before = (signs + Region::kAlignment - 1) / Region::kAlignment * Region::kAlignment;
@@ -51,7 +51,7 @@ void UcxTransport::give_up_all() {
   for (int peer = 0; peer < size(); ++peer) sign_for(peer).has_given_up.store(true);
 }
 
-// Sends the first message to a peer, from which the peer learns whether it can put.
+// Sends the first message to a peer. It says whether the peer can put into this rank's memory.
 void UcxTransport::offer_memory(Peer& peer) {
   const auto key = slots_region_ == 0 ? std::string() : memory_->key(slots_region_);
   if (!key.empty()) peer.told.insert(slots_region_);
@@ -84,9 +84,10 @@ ucs_status_t UcxTransport::attach(Peer& peer, uint32_t region, const std::byte* 
 }
 
 // Attaches the remote key that came with a message, if any. Returns false if the peer is broken.
-// The memory of a peer that has given up may be gone, even since this rank last checked, and is not
-// used any more. A closed endpoint is not a failure either: this rank has aborted, and the peer may
-// still send because it does not know that yet.
+//
+// Two cases are not failures. If the peer has given up, its memory may be gone, perhaps only since
+// the check; that memory is not used any more. If the endpoint is closed, this rank has aborted,
+// and the peer may still send because it does not know that yet.
 bool UcxTransport::take_key(Peer& peer, uint32_t region, const std::byte* key, size_t bytes) {
   const auto has_given_up = [&] { return peer.sign && peer.sign->has_given_up.load(); };
   if (bytes == 0 || !peer.endpoint || has_given_up()) return true;
@@ -196,7 +197,7 @@ void UcxTransport::free_slot(uint32_t slot) {
   }
 }
 
-// Ends the receives without waiting for any peer.
+// Ends the receives that peers put into, without waiting for any peer.
 void UcxTransport::give_up_places() {
   transfers_.for_each([&](UcxTransfer& transfer) {
     if (transfer.stage == Stage::running && transfer.is_put && !transfer.is_send)
@@ -241,7 +242,8 @@ void UcxTransport::put_ran(void* request, ucs_status_t status, void* note) {
   static_cast<UcxNote*>(note)->owner->flush_put(static_cast<UcxNote*>(note), status);
 }
 
-// A completed put has only left this side. The flush reports its arrival.
+// When a put completes, its bytes have only left this rank. The flush reports that they have
+// arrived.
 void UcxTransport::flush_put(UcxNote* note, ucs_status_t status) {
   Peer& peer = peer_at(note->put->peer);
   if (status != UCS_OK || !peer.endpoint) return end_part(note, UCS_ERR_CANCELED);
@@ -287,8 +289,8 @@ void UcxTransport::end_put_send(UcxTransfer* send, bool is_good) {
   flush_sends(peer);
 }
 
-// Called when the peer is gone or everything is given up. Parts that an open peer may still put are
-// awaited.
+// Fails a message that is put, because the peer is gone or everything is given up. If an open peer
+// may still put parts of it, the receive ends only after them.
 void UcxTransport::fail_put(Peer& peer, UcxTransfer& transfer) {
   transfer.doomed = true;
   transfer.awaits_answer = false;

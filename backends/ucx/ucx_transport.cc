@@ -8,8 +8,8 @@
 #include "tutti/backends/ucx/limits.h"
 #include "tutti/base/check.h"
 
-// Posted messages and their results. Incoming messages are in ucx_progress.cc, the start and the
-// end in ucx_connect.cc.
+// Posted messages and their results. Incoming messages are handled in ucx_progress.cc. The start
+// and the end are in ucx_connect.cc.
 
 namespace tutti {
 
@@ -81,11 +81,11 @@ void UcxTransport::cancel(Ticket ticket) {
     transfer->stage = Stage::failed;
   } else if (transfer->is_send && transfer->is_rendezvous && !transfer->doomed &&
              !transfer->awaits_answer) {
-    // The message cannot be taken back, but the receiver can refuse it.
+    // The message is already announced, so the sender asks the receiver to give it up.
     transfer->awaits_answer = true;
     tell(peer, {.type = Type::withdraw, .tag = transfer->tag, .ticket = transfer->ticket()});
   }
-  // Any other transfer is on its way and soon over.
+  // Any other transfer is already on its way and will end soon.
 }
 
 // --- sending ------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ Ticket UcxTransport::isend(int to, const MessageHeader& header, std::span<const 
   return ticket;
 }
 
-// Returns false if the send must wait for its turn.
+// Sends the message if possible. Returns false if it must wait for its turn.
 bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
   const uint64_t cost = eager_cost(send->bytes);
   const bool is_eager = send->bytes <= kMostEager && cost <= peer.credit;
@@ -151,7 +151,7 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
     send->header.type = Type::rendezvous;
     how.flags = UCP_AM_SEND_FLAG_RNDV;
     if (bytes == 0) {
-      // A rendezvous needs at least one byte.
+      // A rendezvous needs at least one byte, so an empty message sends a byte of its header.
       source = &send->header;
       bytes = 1;
     }
@@ -160,7 +160,7 @@ bool UcxTransport::try_send(Peer& peer, UcxTransfer* send) {
   ++peer.transfers;
   void* request = ucp_am_send_nbx(peer.endpoint, kMessageId, &send->header, sizeof send->header,
                                   source, bytes, &how);
-  // isend() only posts. A send that completes at once is settled by the next progress().
+  // isend() only posts. So if a send completes immediately, the next progress() sets its result.
   if (!UCS_PTR_IS_PTR(request)) through_.emplace_back(send, UCS_PTR_RAW_STATUS(request));
   return true;
 }
@@ -195,7 +195,7 @@ void UcxTransport::transfer_ran(UcxTransfer* transfer, ucs_status_t status) {
   settle(transfer, status == UCS_OK);
 }
 
-// Sets the result of a transfer whose memory is not used any more.
+// Sets the result of a transfer when its memory is no longer used.
 void UcxTransport::settle(UcxTransfer* transfer, bool went_well) {
   const bool is_good = went_well && !transfer->doomed;
   if (!transfer->awaits_answer || !is_good)
@@ -259,8 +259,7 @@ void UcxTransport::receive_rendezvous(UcxTransfer* receive, void* descriptor) {
   if (!UCS_PTR_IS_PTR(request)) transfer_ran(receive, UCS_PTR_RAW_STATUS(request));
 }
 
-// Frees an arrival. Its sender is informed that the message is over, whether it was received or
-// not.
+// Frees an arrival and notifies its sender. The message has been received or refused.
 void UcxTransport::forget_arrival(UcxArrival* arrival) {
   arrivals_.remove(arrival);
   if (arrival->verdict != 0) --vetoes_here_;
@@ -348,14 +347,14 @@ void UcxTransport::send_note(Peer& peer, UcxNote* note) {
   how.memory_type = UCS_MEMORY_TYPE_HOST;
   how.flags = UCP_AM_SEND_FLAG_EAGER;
   // The two endpoints of a pair learn of each other only through a message that asks for a reply.
-  // UCX 1.13 must not see one of them closed before that.
+  // In UCX 1.13 neither of them may be closed before that.
   if (note->header.type == Type::hello) how.flags |= UCP_AM_SEND_FLAG_REPLY;
   how.cb.send = note_sent;
   how.user_data = note;
   ++peer.notes;
   void* request = ucp_am_send_nbx(peer.endpoint, kMessageId, &note->header, sizeof note->header,
                                   note->bytes.data(), note->bytes.size(), &how);
-  // The endpoint's error handler reports a failure of it.
+  // The endpoint's error handler reports a failure of this message.
   if (!UCS_PTR_IS_PTR(request)) note_ran(note);
 }
 

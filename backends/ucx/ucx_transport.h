@@ -23,14 +23,14 @@
 
 namespace tutti {
 
-/// The Transport over UCX. Small messages are active messages that are sent at once, bounded by
-/// credit. Larger messages wait for their receive. Then the sender puts their bytes into the
-/// receiver's mapped memory if UCX can address that (shared memory of one host); otherwise UCX's
-/// rendezvous moves them.
+/// The Transport over UCX. Small messages are active messages, sent immediately and bounded by
+/// credit. A larger message waits for its receive. Then the sender puts the bytes into the
+/// receiver's mapped memory, if UCX can address that memory (shared memory of one host). Otherwise
+/// UCX moves the bytes in a rendezvous.
 class UcxTransport final : public Transport {
  public:
-  /// Connects with the other ranks through the store. Throws Error(timeout | unavailable) with the
-  /// missing ranks.
+  /// Connects with the other ranks through the store. Throws Error(timeout | unavailable), which
+  /// names the missing ranks.
   explicit UcxTransport(const Context& context);
   ~UcxTransport() override;
 
@@ -68,40 +68,41 @@ class UcxTransport final : public Transport {
     std::string address;
     std::string route;
     ucp_ep_h endpoint = nullptr;
-    Descriptor process;  // readable when the process has ended; empty if it cannot be watched
-    bool open = true;    // if false, nothing more is sent to it or accepted from it
+    // readable when the peer's process has ended; empty if it cannot be watched
+    Descriptor process;
+    bool open = true;  // false: it gets no more messages, and none of its own are accepted
     bool said_hello = false;
-    bool was_offered = false;   // this side's slots were offered to it
-    bool has_attached = false;  // it has answered: attached, or it never will
+    bool was_offered = false;   // this rank has offered it the slots
+    bool has_attached = false;  // its answer to the offer has come
     bool said_goodbye = false;
     bool said_farewell = false;
-    bool closes = false;     // its endpoint closes as soon as the notes to it are sent
-    std::string broken;      // the failure that UCX reported; settle_ends() handles it
-    uint32_t transfers = 0;  // number that UCX works on
-    uint32_t notes = 0;      // number that UCX works on
-    uint64_t credit = 0;     // for eager messages to it
-    uint64_t held = 0;       // cost of the eager messages from it that this side still holds
-    uint64_t owed = 0;       // credit that this side must return to it
-    uint64_t control_in_flight = 0;  // cost of the control messages that it has not taken yet
+    bool closes = false;             // its endpoint closes once the notes to it are sent
+    std::string broken;              // the failure that UCX reported, for settle_ends()
+    uint32_t transfers = 0;          // number of transfers that UCX works on
+    uint32_t notes = 0;              // number of notes that UCX works on
+    uint64_t credit = 0;             // left for eager messages to it
+    uint64_t held = 0;               // cost of its eager messages that wait on this rank
+    uint64_t owed = 0;               // credit that this rank must return to it
+    uint64_t control_in_flight = 0;  // cost of sent control messages that it has not taken
     uint64_t control_queued = 0;
     uint64_t control_owed = 0;
-    uint32_t announced = 0;  // messages to it whose bytes wait here
-    /// The peer's sign for this rank, mapped here. Null: the peer's memory cannot be addressed from
-    /// here, and it takes no puts.
+    uint32_t announced = 0;  // number of messages to it whose bytes wait here
+    /// The peer's sign for this rank, mapped into this process. Null if this rank cannot address
+    /// the peer's memory; then the peer gets no puts.
     const UcxSign* sign = nullptr;
-    std::map<uint32_t, ucp_rkey_h> keys;  // of the peer's regions
-    std::vector<ucp_rkey_h> old_keys;     // keys of regions that are gone, but may still be viewed
-    uint32_t views = 0;                   // number of views of its memory that the user has
-    std::set<uint32_t> told;              // regions of this side whose keys it has
+    std::map<uint32_t, ucp_rkey_h> keys;  // by region id: the peer's regions
+    std::vector<ucp_rkey_h> old_keys;     // keys of regions that are gone but may still be viewed
+    uint32_t views = 0;                   // number of views of its memory that are in use
+    std::set<uint32_t> told;              // ids of this rank's regions whose keys the peer has
     NodeQueue<UcxTransfer> sends;         // sends that wait for their turn
-    NodeQueue<UcxNote> controls;          // control messages that wait for theirs
+    NodeQueue<UcxNote> controls;          // control messages that wait for their turn
   };
   struct ControlMessage {
     int peer = -1;
     std::vector<std::byte> bytes;
   };
 
-  // ucx_connect.cc: the start and the end.
+  // ucx_connect.cc: how it starts and ends.
   void meet(const Context& context);
   void watch_process(Peer& peer, const std::string& place);
   void open_endpoint(Peer& peer);
@@ -179,36 +180,36 @@ class UcxTransport final : public Transport {
   void drop_old_keys(Peer& peer);
 
   const int rank_;
-  const uint64_t credit_;  // per pair and direction
+  const uint64_t credit_;  // credit per pair of ranks and direction
   TransportCounters counters_;
   Poller poller_;
-  Poller deaths_;  // of peers' processes on this host
+  Poller deaths_;  // watches the processes of peers on this host
   Bell abort_bell_;
   Descriptor timer_;
   std::atomic<bool> abort_asked_{false};
   bool aborted_ = false;
-  bool is_frozen_ = false;  // UCX is never progressed again
+  bool is_frozen_ = false;  // UCX must never be progressed again
   bool leaving_ = false;
   bool slept_ = false;
   bool watches_worker_ = true;
-  bool moved_ = false;  // something has moved since the timer was set
+  bool moved_ = false;  // a message has moved since the timer was set
   bool timer_runs_ = false;
-  Clock::time_point timer_due_, last_talk_;  // last_talk_: the last control message
+  Clock::time_point timer_due_, last_talk_;  // last_talk_: time of the last control message
   uint32_t open_transfers_ = 0;
   bool has_ends_ = false;  // there is work for settle_ends()
   uint32_t idle_rounds_ = 0;
-  // deadline of the messages that precede the closing of an endpoint
+  // until then, messages may precede the closing of an endpoint
   Deadline last_word_ = Deadline::never();
-  uint32_t closing_ = 0;  // endpoints that are being closed
+  uint32_t closing_ = 0;  // number of endpoints that are being closed
 
   NodePool<UcxTransfer> transfers_;
   NodePool<UcxArrival> arrival_nodes_;
   NodePool<UcxNote> notes_;
   EagerBuffers buffers_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // null at the own rank
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null for this rank
   MatchTable<UcxTransfer> posted_;
   MatchTable<UcxArrival> arrivals_;
-  // sends that completed at once; progress() settles them
+  // sends that completed immediately; the next progress() sets their results
   std::vector<std::pair<UcxTransfer*, ucs_status_t>> through_;
   size_t vetoes_here_ = 0;
   std::vector<UcxTransfer*> vetoed_;
@@ -221,7 +222,7 @@ class UcxTransport final : public Transport {
   std::unique_ptr<Region> slots_;
   std::byte* first_slot_ = nullptr;
   uint32_t slots_region_ = 0;
-  // last, so that it is destroyed first: until then UCX may use all members above
+  // the last member, so that it is destroyed first: until then UCX may use all other members
   UcxWorker worker_;
 };
 

@@ -4,15 +4,15 @@
 #include "tutti/backends/ucx/ucx_transport.h"
 
 // Messages that the receiver reads in the sender's memory, in a region that both have mapped. A
-// receiver that is done sends `taken`, as if it had refused the message.
+// receiver that has finished reading sends `taken`, as for a message that it refuses.
 
 namespace tutti {
 
 using Stage = UcxTransfer::Stage;
 using Type = UcxMessageType;
 
-// Returns the region that holds these bytes if the peer may attach it, else 0. Sets `key` if the
-// region is new to the peer.
+// Returns the id of the region that holds these bytes, or 0 if the peer may not attach it. Sets
+// `key` if the region is new to the peer.
 uint32_t UcxTransport::region_for(Peer& peer, std::span<const std::byte> bytes, std::string& key) {
   const uint32_t region = bytes.empty() ? 0 : memory_->find(bytes);
   if (region == 0 || peer.told.count(region) != 0) return region;
@@ -23,7 +23,8 @@ uint32_t UcxTransport::region_for(Peer& peer, std::span<const std::byte> bytes, 
   return region;
 }
 
-// Receives a message whose bytes wait at the sender or have already been written here.
+// Receives a message whose bytes are at the sender, or have already been written into this rank's
+// memory.
 void UcxTransport::receive_announced(UcxTransfer* receive, const UcxHeader& header) {
   const bool is_here = header.loan == UcxLoan::written &&
                        header.address == reinterpret_cast<uintptr_t>(receive->target);
@@ -57,7 +58,8 @@ const std::byte* UcxTransport::view(Ticket ticket) {
   return receive && receive->stage == Stage::lent ? receive->view : nullptr;
 }
 
-// Publishes first that this rank writes, and then checks whether it still may; see UcxSign.
+// Returns the memory that this rank may overwrite, or nothing. First announces that this rank
+// writes, and then checks whether it still may; see UcxSign.
 Loan UcxTransport::loan(Ticket ticket) {
   UcxTransfer* receive = find(ticket);
   if (!receive || receive->stage != Stage::lent || !receive->is_lent || aborted_) return {};
@@ -70,8 +72,9 @@ Loan UcxTransport::loan(Ticket ticket) {
   return {};
 }
 
-// A sender that gives up this rank, or everything, publishes that in its memory before it takes
-// back what is read here. Mapped memory stays mapped until the last view is over.
+// Ends a view. Returns whether the memory was valid until now. A sender that gives up publishes
+// that in its sign before it takes back the memory. The memory stays mapped until the last view
+// ends.
 bool UcxTransport::give_back(Ticket ticket) {
   UcxTransfer* receive = find(ticket);
   if (!receive || receive->stage != Stage::lent) return false;
