@@ -64,7 +64,7 @@ int64_t sum(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// How many counts a Problem has.
+// Returns the length of Problem::counts.
 size_t send_counts_of(CollectiveKind kind, size_t size) {
   const auto& is = traits(kind);
   if (is.input == Content::whole || is.output == Content::whole) return 1;
