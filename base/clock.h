@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-/// The library's time, which never goes back. It is that of the steady clock, unless a test gives a
-/// thread another source. Times are those of std::chrono::steady_clock, so that a condition
+/// The library's time, which never goes back. It is the steady clock's time, unless a test gives a
+/// thread another source. Times have the type of std::chrono::steady_clock, so that a condition
 /// variable can wait until one.
 class Clock {
  public:
@@ -28,7 +28,7 @@ class Clock {
     virtual void sleep_until(time_point when) = 0;  // for Clock::sleep_for()
   };
   /// Replaces the calling thread's clock from now on; null restores the steady clock. `source` is
-  /// borrowed. Returns the previous one.
+  /// borrowed. Returns the previous source.
   static Source* use(Source* source) noexcept;
 };
 

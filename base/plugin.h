@@ -16,7 +16,7 @@ std::string plugin_folder();
 /// Describes a plugin file, for messages.
 struct PluginKind {
   std::string_view noun;    // "backend"
-  std::string_view symbol;  // its record, whose first member is the ABI number
+  std::string_view symbol;  // name of its record, whose first member is the ABI number
   uint32_t abi = 0;
   std::string_view instead;  // advice if it cannot be loaded: "use another backend"
 };
