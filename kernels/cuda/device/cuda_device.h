@@ -40,15 +40,15 @@ class CudaDevice final : public DeviceRuntime {
     return state(device.index).pool->allocate(bytes, stream);
   }
   void free(void* memory, Device device) noexcept override;
-  /// Sizes are rounded up to powers of two. Freed memory is kept for reuse: when CUDA frees pinned
-  /// memory, it waits for the whole device, where a stream may be blocked until this process stores
-  /// a word.
   DeviceMemoryStatistics memory_statistics(Device device) override {
     return state(device.index).pool->statistics();
   }
   void limit_memory(Device device, size_t bytes) override {
     state(device.index).pool->limit(bytes);
   }
+  /// Rounds sizes up to powers of two. Freed memory is kept for reuse, because CUDA waits for the
+  /// whole device when it frees pinned memory. On the device a stream may be blocked until this
+  /// process stores a word.
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
   uint64_t* take_word() override;
