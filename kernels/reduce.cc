@@ -209,8 +209,8 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
 template <class T, class Op>
 void ReduceRange(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
   if constexpr (kIsFloat<T> && std::is_same_v<Op, Sum>) {
-    // Sums of two ranks get loops of fixed size: where they are short and in the first-level cache,
-    // branches would be noticeable.
+    // Sums of two ranks get loops of fixed size. In a short loop over the first-level cache, the
+    // branches of a general loop would take noticeable time.
     if (inputs.size() == 2 && outputs.size() <= 2) {
       const std::array<const std::byte*, 2> from{inputs[0], inputs[1]};
       if (outputs.size() == 1)
@@ -272,7 +272,7 @@ HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
   }
 }
 
-// Sums past the caches. Returns false, with nothing done, where that is not possible.
+// Sums past the caches. Returns false and does nothing if that is not possible.
 template <class T>
 bool StreamSums(Outputs outputs, Inputs inputs, int64_t count, Scale scale) {
   if constexpr (kHasStream && kIsFloat<T>) {

@@ -82,7 +82,7 @@ class Reducer {
   void operator()(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
                   int64_t count, Order order = Order::ascending) const;
 
-  /// Elements [begin, end), and the end at which the loop begins.
+  /// Elements [begin, end), and the direction in which the loop visits them.
   struct Elements {
     int64_t begin = 0, end = 0;
     Order order = Order::ascending;

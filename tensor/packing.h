@@ -48,7 +48,7 @@ struct DeviceOutcome {
       nullptr;  // always stored last (release): `clean` or `vetoed`; null if nobody reads it
   uint64_t clean = 0;
   uint64_t vetoed = 0;
-  /// set to 1 after the pieces are written; unchanged after a veto
+  /// Set to 1 after the pieces are written; unchanged after a veto.
   std::span<uint64_t* const> gates;
 };
 

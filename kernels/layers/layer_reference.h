@@ -29,7 +29,7 @@ Values convolution_forward(const ConvolutionShape& shape, const Values& input, c
 WeightedGradients convolution_backward(const ConvolutionShape& shape, const Values& input,
                                        const Values& weight, const Values& output_gradient);
 
-/// If a window contains its maximum twice, the first in row order gets the gradient.
+/// In pooling_backward(), a window's first maximum in row order gets the window's gradient.
 Values pooling_forward(const PoolingShape& shape, const Values& input);
 Values pooling_backward(const PoolingShape& shape, const Values& input,
                         const Values& output_gradient);

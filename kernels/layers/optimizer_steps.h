@@ -68,7 +68,7 @@ struct LarsSettings {
   double weight_decay = 0;
   double trust = 0.001;
 };
-/// Takes the sums of squares of the whole w and g.
+/// `value_squares` and `gradient_squares` are the sums of squares of the whole w and g.
 void lars_step(const LarsSettings& settings, bool is_adapted, double value_squares,
                double gradient_squares, std::span<float> value, std::span<const float> gradient,
                std::span<float> velocity);
@@ -87,7 +87,8 @@ struct LambSettings {
 void lamb_update(const LambSettings& settings, bool is_adapted, std::span<const float> value,
                  std::span<const float> gradient, std::span<float> first_moment,
                  std::span<float> second_moment, std::span<float> update);
-/// Second half: updates w. Takes the sums of squares of the whole w and u.
+/// Second half: updates w. `value_squares` and `update_squares` are the sums of squares of the
+/// whole w and u.
 void lamb_step(const LambSettings& settings, bool is_adapted, double value_squares,
                double update_squares, std::span<float> value, std::span<const float> update);
 

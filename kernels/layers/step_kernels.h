@@ -12,7 +12,7 @@ namespace tutti {
 enum class StepKind : int32_t { sgd, adam, rms_prop };
 
 /// One parameter, dense and f32. All operands are on one device and stream. `first` and `second`
-/// are the optimizer's state; those that it does not use have no elements.
+/// are the optimizer's state. A tensor that the optimizer does not use has no elements.
 struct StepOperands {
   TensorView value, gradient;
   TensorView first = {}, second = {};
@@ -43,7 +43,7 @@ class StepKernels {
   virtual void step(const LambSettings& settings) = 0;
 };
 
-/// Returns kernels for parameters on one device other than the CPU, whose steps are
+/// Returns kernels for parameters on one device other than the CPU; for the CPU see
 /// optimizer_steps.h. Throws Error(unavailable) like make_layer_kernels(), and
 /// Error(invalid_argument) for operands that differ in device, stream or count, or are not f32.
 std::unique_ptr<StepKernels> make_step_kernels(const std::vector<StepOperands>& operands);

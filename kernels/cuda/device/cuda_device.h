@@ -17,15 +17,15 @@
 
 namespace tutti::cuda {
 
-/// The runtime of all GPUs that this process sees. There is one per process, which is never
-/// destroyed because CUDA may be unloaded before it at exit. Any thread may call it; it leaves each
-/// thread's current device unchanged.
+/// The runtime of all GPUs that this process sees. There is one per process. It is never destroyed,
+/// because CUDA may be unloaded first at exit. Any thread may call it. It leaves each thread's
+/// current device unchanged.
 ///
 /// A null stream is a default stream. Its device is that of the event or memory in the call; else
 /// the thread's current device; else (if the thread never used CUDA) the device that this process
-/// used first. The library's own streams have the highest priority. Communication runs first, and
-/// they share no hardware queue with the user's streams, which may be blocked until one of ours
-/// writes a word.
+/// used first. The library's own streams have the highest priority, so that communication runs
+/// first. They also share no hardware queue with the user's streams. A user's stream may be blocked
+/// until one of the library's streams writes a word.
 class CudaDevice final : public DeviceRuntime {
  public:
   /// Throws Error(unavailable) if there is no GPU.

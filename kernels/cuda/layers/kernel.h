@@ -109,7 +109,8 @@ TUTTI_DEVICE void greater_half(float* all, int thread, int half) {
 /// numbers of each row's lanes; the row's first lane then has the result.
 inline constexpr int kLanes = 32, kRowsOfBlock = kThreads / kLanes, kLaneHalves = 5;
 
-/// Adds one half of each row's lanes to the other; `half` counts from 1.
+/// One step of a tree reduction in each row: adds the upper half of the row's lanes to the lower
+/// half. `half` is the number of the step, from 1.
 template <class Number>
 TUTTI_DEVICE void add_lanes(Number* all, int thread, int half) {
   const int count = kLanes >> half;

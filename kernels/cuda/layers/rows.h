@@ -14,7 +14,7 @@ TUTTI_DEVICE void each_of_row(int64_t elements, int thread, Body body) {
 }
 
 /// Computes the log softmax of rows and, with labels, the loss of each row. A label that is not a
-/// class makes the loss NaN, and no memory is read with it.
+/// class makes the loss NaN, and is not used as an index.
 template <class In, class Out>
 struct SoftmaxForward {
   struct Shared {
@@ -319,7 +319,7 @@ struct ColumnSums {
   int64_t rows, columns, parts;
   const T* output_gradient;
   const T* input;           // null if no products are needed
-  const float* statistics;  // of layer norm; null in the same case
+  const float* statistics;  // statistics of layer norm; null if no products are needed
   double* sums;
   int64_t blocks() const { return blocks_for(columns, kColumns) * parts; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {

@@ -18,8 +18,8 @@ inline constexpr int kThreads = 256;
 inline constexpr int64_t kTileElements = 16 * kThreads;  // per block
 
 /// The parameters of a launch: at most kMost stretches, and the first tile of each, by which a
-/// block finds its work. They are copied with each launch, so buckets of few tensors have a smaller
-/// table.
+/// block finds its work. The parameters are copied with each launch, so buckets of few tensors have
+/// a smaller table.
 template <int kMost>
 struct PackTableOf {
   static constexpr int kMostStretches = kMost;
@@ -196,8 +196,8 @@ TUTTI_DEVICE bool lane_is(DataType dtype, const std::byte* lane, int clean) {
   return to_wide(load_number(dtype, lane)) == static_cast<double>(clean);
 }
 
-/// Splits the pieces of a bucket into launch tables and calls f(table, tiles) for each. With
-/// `unpacks`, gaps between pieces are skipped.
+/// Splits the pieces of a bucket into launch tables and calls f(table, tiles) for each table. If
+/// `unpacks` is true, gaps between pieces are skipped.
 template <class Table, class Function>
 void fill_tables(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                  bool unpacks, Function&& f) {

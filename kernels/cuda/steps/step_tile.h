@@ -35,8 +35,8 @@ struct StepTable {
   int32_t tile_count;
 };
 
-/// The numbers of a step. They are in the device's memory, so that the same launches, or a graph of
-/// them, do every step.
+/// The numbers of a step. They are in the device's memory, so that every step can use the same
+/// launches, or the same graph of launches.
 struct StepControl {
   // Set by the host.
   StepFactors factors = {};
@@ -50,7 +50,7 @@ struct StepControl {
 };
 
 inline constexpr int64_t kStepElements = 16 * kThreads;  // per block
-inline constexpr int kSumPhases = 9;                     // halve kThreads until one is left
+inline constexpr int kSumPhases = 9;  // phases that halve kThreads until one is left
 static_assert(kThreads == 1 << (kSumPhases - 1));
 
 /// Returns the tiles of the given parameters.
