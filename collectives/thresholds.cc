@@ -42,7 +42,7 @@ struct Layout {
   int ranks = 0;
   int count = 1;         // number of hosts
   int most_members = 1;  // ranks on the largest host
-  int ring_links = 0;    // most links that leave one host in a ring of all ranks
+  int ring_links = 0;    // in a ring of all ranks, the most links that leave one host
 };
 
 // Return the number of rounds of doubling among `count` ranks, and the largest power of two that

@@ -10,8 +10,8 @@
 #include "tutti/kernels/convert.h"
 #include "tutti/kernels/element.h"
 
-/// The arithmetic of one element, which defines Scale and cast(). The references are loops over
-/// these functions; the vectorised kernels fall back on them where speed does not matter.
+/// The arithmetic of one element, which defines Scale and cast(). The reference kernels are loops
+/// over these functions. The vectorised kernels call them where speed does not matter.
 namespace tutti {
 
 template <class T>

@@ -52,10 +52,10 @@ void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
                    std::span<const float> gradient, std::span<float> mean_square,
                    std::span<float> velocity);
 
-/// Steps with layer-wise rates: norms of each parameter determine the length of its step. A
-/// parameter may be split into parts; the caller then sums their squares between the two halves of
-/// a step. A ratio is 1 if one of its norms is 0, or if `is_adapted` is false. Biases and the
-/// weights of normalisation layers are not adapted; they get no weight decay either.
+/// Steps with layer-wise rates: the norms of each parameter determine the length of its step. A
+/// parameter may be split into parts; the caller then sums the parts' squares between the two
+/// halves of a step. The ratio of two norms counts as 1 if one of them is 0, or if `is_adapted` is
+/// false. Biases and the weights of normalisation layers are not adapted and get no weight decay.
 
 /// Returns the sum of squares in f64, added in the order of the elements.
 double sum_squares(std::span<const float> values);

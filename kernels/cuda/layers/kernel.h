@@ -77,8 +77,8 @@ TUTTI_DEVICE int64_t quotient(int64_t a, int64_t b) {
 
 // --- sums of a block -----------------------------------------------------------------------------
 
-// Phases 1 to kHalves sum one number per thread by halving. Phase 0 computes the numbers. From
-// phase kHalves + 1 on, the sum is in element 0.
+// Sums one number per thread by halving. Phase 0 computes the numbers, and phases 1 to kHalves add
+// them up. From phase kHalves + 1 on, the sum is in element 0.
 inline constexpr int kHalves = 8;
 static_assert(kThreads == 1 << kHalves);
 

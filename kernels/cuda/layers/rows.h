@@ -307,8 +307,9 @@ struct LayerNormBackward : LaneRows {
 };
 
 /// Each block handles kColumns columns in a part of the rows of [rows, columns], with kOfColumn
-/// threads per column. It writes sums f64[parts, 2, columns]: of the gradients, and, with
-/// statistics, of the gradients times the normalised input of layer norm.
+/// threads per column. It writes sums f64[parts, 2, columns]. The first ones are sums of the
+/// gradients. The second ones, computed only with statistics, are sums of the gradients times the
+/// normalised input of layer norm.
 template <class T>
 struct ColumnSums {
   static constexpr int kColumns = 32, kOfColumn = kThreads / kColumns;

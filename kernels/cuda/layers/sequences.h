@@ -141,8 +141,8 @@ struct AttentionShares {
   }
 };
 
-/// P is the softmax and dP its gradient. Computes slopes = scale * P (dP - rowsum(P dP)), the
-/// gradient of Q K^T, and P again, as `shares`.
+/// P is the softmax and dP its gradient. Computes P again, as `shares`, and slopes = scale * P (dP
+/// - rowsum(P dP)), the gradient of Q K^T.
 template <class T>
 struct AttentionSlopes {
   struct Shared {

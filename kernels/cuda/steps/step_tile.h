@@ -106,8 +106,8 @@ TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread,
   shared[thread] = sum;
 }
 
-/// Computes the norm of all gradients from the tiles' sums, and from it the multiplier or the skip.
-/// It is run by one block.
+/// Computes the norm of all gradients from the tiles' sums. From the norm follows the multiplier,
+/// or that the step is skipped. One block runs this.
 TUTTI_DEVICE void settle_tile(const StepTable& table, StepControl& control, int thread, int phase,
                               double* shared) {
   if (phase == 0) {
