@@ -9,8 +9,8 @@ namespace tutti {
 /// Returns the folder of libtutti.so.
 std::string library_folder();
 /// Returns the folder of this library's plugins. In an installation it is the folder
-/// tutti-<so-version> beside libtutti.so, so that two versions can be installed at once. In a build
-/// tree it is the folder of libtutti.so.
+/// tutti-<so-version> beside libtutti.so, so that two versions can be installed side by side. In a
+/// build tree it is the folder of libtutti.so.
 std::string plugin_folder();
 
 /// Describes a plugin file, for messages.

@@ -52,7 +52,7 @@ struct Range {
 
 /// How partial sums of a collective may be sent.
 enum class Sums : uint8_t {
-  plain,   // in the collective's type
+  plain,   // sent in the collective's type
   scaled,  // f16 with a divisor, so that partial sums overflow only if the result does
   /// Averages of integers: a rank that has all operands sums them in a wider type, and no partial
   /// sums are sent.

@@ -221,7 +221,7 @@ std::unique_ptr<Lane> ExecutionPool::take_lane(const PreparedSchedule& prepared,
   return lane;
 }
 
-// Memory is allocated when a lane first needs it.
+// Allocates what the lane lacks: memory of `bytes` bytes, and space for lane_tickets_ tickets.
 void ExecutionPool::fit(Lane& lane, size_t bytes) {
   if (lane.memory_bytes() < bytes) {
     ++allocations;

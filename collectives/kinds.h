@@ -28,7 +28,7 @@ inline constexpr int kCollectiveKindCount = 11;
 enum class Content : uint8_t {
   nothing,    // no elements
   whole,      // send_counts[0] elements
-  part,       // this rank's part: send_counts[rank] elements
+  part,       // the part of this rank: send_counts[rank] elements
   parts,      // the parts of all ranks, in rank order
   exchanged,  // a part for each rank (input: send_counts), or from each rank (output: recv_counts)
 };
@@ -36,16 +36,16 @@ enum class Content : uint8_t {
 /// Says for which memory a plan (the recorded step) may repeat operations of a kind without asking
 /// the coordinator.
 enum class MayReplay : uint8_t {
-  never,       // for none; the two ranks repeat it between themselves, see PairLearner
-  on_host,     // for host memory
-  everywhere,  // for the memory of hosts and devices
+  never,       // no memory; the two ranks repeat it between themselves, see PairLearner
+  on_host,     // host memory only
+  everywhere,  // the memory of hosts and devices
 };
 
 /// The facts about one kind. Code that treats kinds differently reads them here, except the code
 /// that runs one kind.
 struct KindTraits {
-  CollectiveKind kind;                        // its row
-  std::string_view name;                      // in texts and settings
+  CollectiveKind kind;                        // kind that the row describes
+  std::string_view name;                      // name in texts and settings
   Content input, output;                      // contents of a rank's input and output
   bool from_root = false;                     // only the root has an input
   bool to_root = false;                       // only the root has an output
@@ -53,7 +53,7 @@ struct KindTraits {
   bool is_pair = false;                       // two ranks take part; `root` is the other rank
   bool may_fuse = false;                      // several operations may share a bucket
   bool joined_give_zeros = false;             // a rank that has joined takes part with zeros
-  MayReplay may_replay = MayReplay::on_host;  // whether a plan may repeat it
+  MayReplay may_replay = MayReplay::on_host;  // memory for which a plan may repeat it
 };
 
 inline constexpr std::array<KindTraits, kCollectiveKindCount> kKindTraits = {{

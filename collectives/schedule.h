@@ -38,14 +38,14 @@ struct Operands {
 /// goes in each direction between two ranks, so the round identifies it. Empty messages are sent,
 /// too, because they carry the verdict (go or veto).
 struct Step {
-  int round = 0;                 // from 0
+  int round = 0;                 // counted from 0
   Action action = Action::copy;  // kind of the step
-  int peer = -1;                 // for send and recv
+  int peer = -1;                 // only for send and recv
   Slot from = Slot::input;       // slot that is read
   Slot to = Slot::output;        // slot that is written
   Range source{};                // range in `from`
   Range target{};                // range in `to`
-  Operands operands{};           // for reduce only
+  Operands operands{};           // only for reduce
   int divisor = 1;  // divides the result of a reduce; more than 1 only for Sums::scaled
 };
 

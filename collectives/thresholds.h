@@ -11,8 +11,8 @@ namespace tutti {
 /// Measured properties of the link between two ranks: the alpha and (inverted) the beta of the cost
 /// model.
 struct LinkFigures {
-  double latency_micros = 0;   // one way, for a small message
-  double bytes_per_micro = 0;  // for a large message
+  double latency_micros = 0;   // latency in one direction, for a small message
+  double bytes_per_micro = 0;  // bandwidth for a large message
   bool operator==(const LinkFigures&) const = default;
 };
 

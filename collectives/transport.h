@@ -42,7 +42,7 @@ struct MessageHeader {
 /// Viewed bytes that the viewer may overwrite.
 struct Loan {
   std::byte* data = nullptr;  // null if the viewer may not overwrite them
-  uint64_t place = 0;         // for MessageHeader::place
+  uint64_t place = 0;         // becomes MessageHeader::place
 };
 
 /// Transport::quiet_seconds() returns this if the transport does not know the time.
@@ -75,10 +75,10 @@ struct Traffic {
   uint64_t bytes = 0;  // payload
 };
 
-/// Point-to-point messages between the ranks of one communicator. Messages are matched by (peer,
-/// tag, key) in any order, even before the receive is posted. The bytes that wait for a receive are
-/// bounded; larger messages wait at the sender. No function blocks or throws because a peer died:
-/// tickets fail, and an event reports the reason.
+/// Point-to-point messages between the ranks of one communicator. Messages are matched with
+/// receives by (peer, tag, key), in whatever order they arrive, even before the receive is posted.
+/// The bytes that wait for a receive are bounded; larger messages wait at the sender. No function
+/// blocks or throws because a peer died. Instead the tickets fail, and an event reports the reason.
 class Transport : public Progressive {
  public:
   virtual int rank() const = 0;

@@ -231,8 +231,8 @@ constexpr bool kHasStream = false;
 constexpr bool kHasStream = true;
 #endif
 
-// Number of vectors that StreamSum handles at once. It is one if a vector fills a cache line, else
-// two. Several lines of each input at once are 10 % slower.
+// Number of vectors that StreamSum handles in one step. It is one if a vector fills a cache line,
+// else two. Several lines of each input per step are 10 % slower.
 template <class T>
 constexpr int64_t kStreamVectors =
     std::is_same_v<typename Lanes<T>::Lane, T>&& HWY_LANES(T) * sizeof(T) >= kLine ? 1 : 2;

@@ -41,12 +41,12 @@ inline constexpr int64_t flag_part(int64_t count, int parts) {
 /// `abort` is equal on all ranks. Spans are borrowed for the call. The memory to which they point
 /// must live as long as rounds of the allreduce may run.
 struct DeviceFlags {
-  std::span<const std::byte* const> inputs;  // by rank, as addresses on this rank
+  std::span<const std::byte* const> inputs;  // by rank; addresses on this rank
   std::span<std::byte* const> outputs;
   std::span<std::byte* const> boards;  // board_bytes() each, zero before the first round
-  std::byte* state = nullptr;          // this rank's own: kStateBytes, zero before the first round
-  FlagRecord* record = nullptr;        // pinned host memory: reports an abandoned wait
-  const uint32_t* abort = nullptr;     // pinned host memory: if nonzero, waits are abandoned
+  std::byte* state = nullptr;       // state of this rank: kStateBytes, zero before the first round
+  FlagRecord* record = nullptr;     // pinned host memory: reports an abandoned wait
+  const uint32_t* abort = nullptr;  // pinned host memory: if nonzero, waits are abandoned
   int rank = 0;
   int blocks = 1;
   int64_t count = 0;  // elements

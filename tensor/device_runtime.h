@@ -48,7 +48,7 @@ struct DeviceMemoryStatistics {
 
 /// The operations that the library needs from a device. The CPU's runtime is built in, CUDA's is a
 /// plugin, and the tests have a fake one whose streams run late. Any thread may call it; only
-/// synchronize() blocks. Stream-ordered calls return at once and take effect in stream order.
+/// synchronize() blocks. Stream-ordered calls return immediately and take effect in stream order.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;

@@ -23,7 +23,7 @@ struct Scale {
 struct Piece {
   std::byte* data = nullptr;  // the tensor; pack only reads it
   DataType dtype = DataType::f32;
-  int64_t offset = 0;  // in elements of the bucket
+  int64_t offset = 0;  // first element in the bucket
   int64_t count = 0;
 };
 

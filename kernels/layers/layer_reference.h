@@ -8,7 +8,7 @@
 namespace tutti {
 
 /// The plain loops that define LayerKernels, in f64. Values are row-major. A bias without elements
-/// means that the layer has none. Gradients of parameters are those of one call; they are not
+/// means that the layer has none. Gradients of parameters belong to one call and are not
 /// accumulated.
 namespace reference {
 

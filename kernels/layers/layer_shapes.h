@@ -88,7 +88,7 @@ struct AttentionShape {
   AttentionOptions options;
   int64_t batch = 0;
   int64_t length = 0;
-  int64_t width = 0;  // of one head
+  int64_t width = 0;  // width of one head
 };
 
 /// Gates are side by side: [batch, length, gates * width].

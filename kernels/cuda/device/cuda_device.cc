@@ -205,7 +205,7 @@ uint64_t* CudaDevice::take_word() {
       return word;
     }
   }
-  // The slab is never freed: words are few, and CUDA waits for the device when it frees pinned
+  // The slab is never freed. Its words are few, and CUDA waits for the device when it frees pinned
   // memory.
   auto* slab = static_cast<std::byte*>(allocate_host(kSlabBytes));
   const std::lock_guard lock(mutex_);
@@ -397,8 +397,8 @@ void CudaDevice::reduce_by_flags(const DeviceFlags& flags, StreamRef stream) {
 }
 
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
-  // CUDA unmaps the words' memory at exit. It started before this object, so this exit handler runs
-  // first and ends the thread in time.
+  // CUDA unmaps the memory of HostFunctions' words at exit. CUDA started before this object, so
+  // this exit handler runs first and ends the thread in time.
   std::call_once(ended_with_process_, [] { std::atexit([] { cuda_device().functions_.end(); }); });
   thread_local const char own = 0;
   const void* key = native(stream);

@@ -24,8 +24,8 @@ namespace tutti::cuda {
 /// A null stream is a default stream. Its device is that of the event or memory in the call; else
 /// the thread's current device; else (if the thread never used CUDA) the device that this process
 /// used first. The library's own streams have the highest priority, so that communication runs
-/// first. They also share no hardware queue with the user's streams. A user's stream may be blocked
-/// until one of the library's streams writes a word.
+/// first. They also share no hardware queue with the user's streams, because these may be blocked
+/// until one of the library's streams stores a value.
 class CudaDevice final : public DeviceRuntime {
  public:
   /// Throws Error(unavailable) if there is no GPU.
@@ -48,7 +48,7 @@ class CudaDevice final : public DeviceRuntime {
   }
   /// Rounds sizes up to powers of two. Freed memory is kept for reuse, because CUDA waits for the
   /// whole device when it frees pinned memory. On the device a stream may be blocked until this
-  /// process stores a word.
+  /// process stores a value.
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
   uint64_t* take_word() override;

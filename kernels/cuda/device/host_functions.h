@@ -11,9 +11,9 @@
 
 namespace tutti::cuda {
 
-/// Calls functions when streams store the 64-bit words with which they were added. CUDA's own host
-/// functions all run on one thread per process. That thread blocks while another thread copies
-/// unpinned memory on a blocked stream, even if the function would unblock that stream. This
+/// Calls a function when a stream has stored a nonzero value in the function's 64-bit word. CUDA's
+/// own host functions all run on one thread per process. That thread blocks while another thread
+/// copies unpinned memory on a blocked stream, even if the function would unblock that stream. This
 /// object's thread only loads words, and CUDA cannot block it.
 class HostFunctions {
  public:

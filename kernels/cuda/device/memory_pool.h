@@ -17,7 +17,7 @@ namespace tutti::cuda {
 
 /// The functions of the driver that a pool needs, for one device. Any threads may call it
 /// concurrently. reserve() and create_event() may block, so the pool holds no lock while it calls
-/// them; the others return at once.
+/// them. The other functions return immediately.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
@@ -89,7 +89,7 @@ class MemoryPool {
   struct Block {
     std::byte* segment;
     size_t bytes;
-    bool is_small;  // in a segment for small requests
+    bool is_small;  // the segment is one for small requests
     bool is_listed = false;
     std::vector<Use> uses = {};  // at most one per stream
   };
@@ -122,7 +122,7 @@ class MemoryPool {
 
   mutable std::mutex mutex_;  // guards the following
   size_t limit_;
-  Blocks blocks_;  // by address
+  Blocks blocks_;  // keyed by address
   std::map<ListKey, FreeList> free_;
   std::vector<void*> spare_events_;
   uint64_t recorded_ = 0;

@@ -23,7 +23,8 @@ namespace tutti::cuda {
 
 inline constexpr int kFlagLine = 32;  // uint32_t per flag: 128 bytes, which no other block writes
 
-/// The memory of a rank that its peers write: flags for each peer, followed by space for packets.
+/// The part of a rank's memory that its peers write: flags for each peer, followed by space for
+/// packets.
 struct FlagBoard {
   uint32_t start[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
   uint32_t end[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
@@ -47,9 +48,9 @@ struct FlagCall {
   ReduceTable table;  // addresses on all ranks, in rank order, at the same element
   FlagBoard* boards[kMostFlagRanks];
   FlagPacket* packets[kMostFlagRanks];  // packet_places() packets for each rank
-  FlagState* state;                     // this rank's
-  FlagRecord* record;                   // this rank's
-  const uint32_t* abort;                // if nonzero: abandon the wait
+  FlagState* state;                     // state of this rank
+  FlagRecord* record;                   // record of this rank
+  const uint32_t* abort;                // nonzero means: abandon the wait
   // Set by cut_flags(), so that no thread divides.
   int64_t share;             // elements of a rank's share; all elements unless two_shot
   int64_t part;              // elements of a block's part of a share

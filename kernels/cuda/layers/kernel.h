@@ -39,7 +39,7 @@ TUTTI_DEVICE void store_at(T* to, int64_t i, float value) {
     to[i] = value;
 }
 
-/// Number of elements that a thread loads and stores at once if memory is aligned.
+/// Number of elements that a thread loads and stores as one pack if memory is aligned.
 inline constexpr int kWide = 8;
 template <class T>
 struct alignas(16) WidePack {

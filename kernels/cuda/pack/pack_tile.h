@@ -11,7 +11,7 @@ struct Stretch {
   std::byte* tensor;  // null: this part of the bucket becomes zero (pack only)
   std::byte* bucket;
   int64_t count;
-  DataType dtype;  // of the tensor
+  DataType dtype;  // type of the tensor
 };
 
 inline constexpr int kThreads = 256;
@@ -44,7 +44,8 @@ TUTTI_DEVICE bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-/// Casts elements of one type, as many at once as fit into 16 bytes of the wider type.
+/// Casts elements of one type. One step casts as many elements as fit into 16 bytes of the wider
+/// type.
 template <class To, class From>
 TUTTI_DEVICE void cast_tile(const std::byte* from, std::byte* to, int64_t count, double multiplier,
                             int thread, int threads) {
@@ -67,7 +68,7 @@ TUTTI_DEVICE void cast_tile(const std::byte* from, std::byte* to, int64_t count,
     target[i] = cast_float<To>(source[i], multiplier);
 }
 
-/// Copies bytes, 16 at once if both addresses are aligned.
+/// Copies bytes, 16 in one step if both addresses are aligned.
 TUTTI_DEVICE void copy_tile(const std::byte* from, std::byte* to, int64_t bytes, int thread,
                             int threads) {
   int64_t done = 0;

@@ -62,7 +62,7 @@ inline std::vector<StepTile> step_tiles(std::span<const StepTensor> tensors) {
   return tiles;
 }
 
-// Loads four consecutive elements, at once if they are aligned to 16 bytes.
+// Loads four consecutive elements, with one instruction if they are aligned to 16 bytes.
 TUTTI_DEVICE Pack<float, 4> load_four(const float* from, int64_t count) {
   if (count >= 4 && is_aligned(from, 16)) return *reinterpret_cast<const Pack<float, 4>*>(from);
   Pack<float, 4> four{};
