@@ -27,7 +27,7 @@ std::span<const Algorithm> algorithms() {
       {"hierarchical", reduce_scatter, kAnyOrder, hierarchical_reduce_scatter, kScalesSums},
       {"binomial_tree", reduce, kAnyOrder, binomial_tree_reduce},
       {"direct", reduce, kInRankOrder, direct_reduce},
-      // These do not reduce, so they satisfy any order.
+      // The algorithms below do not reduce, so they satisfy any order.
       {"ring", allgather, kInRankOrder, ring_allgather},
       {"direct", allgather, kInRankOrder, direct_allgather},
       {"bruck", allgather, kInRankOrder, bruck_allgather},

@@ -35,7 +35,7 @@ struct MessageHeader {
   uint32_t key = 0;      // segment and round within the operation
   uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data the message contains; 0 is go
   bool is_lent = false;  // a peer that views the bytes may overwrite them with its answer; see Loan
-  /// Loan::place if the bytes are already in the receiver's memory; 0: they are not
+  /// Loan::place of the receiver's memory that already holds the bytes, or 0 if none does.
   uint64_t place = 0;
 };
 

@@ -87,8 +87,8 @@ class CpuRuntime final : public DeviceRuntime {
   }
 };
 
-// Runtimes are process-wide because devices are: there is only one driver for a kind of device. The
-// table holds no other state.
+// Runtimes belong to the process, because a process has one driver for a kind of device. The table
+// holds no other state.
 CpuRuntime cpu_runtime;
 std::array<std::atomic<DeviceRuntime*>, 3> runtimes{&cpu_runtime, nullptr, nullptr};
 

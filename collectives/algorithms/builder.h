@@ -51,7 +51,7 @@ class Builder {
 /// Returns the schedule of a communicator of one rank: input is copied to output.
 Schedule copy_through(const Problem& problem);
 
-/// The ranks of each host. Hosts are numbered by first appearance; members ascend.
+/// The ranks of each host. Hosts are numbered by first appearance. Members are in ascending order.
 class HostMap {
  public:
   explicit HostMap(const Problem& problem);

@@ -10,12 +10,12 @@
 
 namespace tutti {
 
-/// The arithmetic of layers on the tensors of one device, forward and backward. An object keeps
-/// nothing of a call: backward gets what it needs from forward as arguments, so any number of
-/// batches may be in flight. One thread at a time uses an object. Each model has its own, so that
-/// ranks may be threads of one process. Equal shapes, numbers of threads and machines give equal
-/// bits. On a device with streams, a call returns as soon as its work is queued on the stream of
-/// its output.
+/// The arithmetic of layers on the tensors of one device, forward and backward. An object stores
+/// nothing between calls. Backward gets the results of forward that it needs as arguments, so any
+/// number of batches may be in flight. One thread at a time uses an object. Each model has its own,
+/// so that ranks may be threads of one process. Equal shapes, numbers of threads and machines give
+/// equal bits. On a device with streams, a call returns as soon as its work is queued on the stream
+/// of its output.
 ///
 /// All tensors are row-major, are on device(), and have dtype f32, bf16 or f16; 16-bit tensors are
 /// computed in f32. Gradients of parameters and statistics are f32; exceptions are documented

@@ -35,7 +35,7 @@ Values pooling_backward(const PoolingShape& shape, const Values& input,
                         const Values& output_gradient);
 
 Values activation_forward(Activation activation, const Values& input);
-/// Takes forward's input, for all activations.
+/// `input` is forward's input, for all activations.
 Values activation_backward(Activation activation, const Values& input,
                            const Values& output_gradient);
 

@@ -16,7 +16,7 @@ enum class StepKind : int32_t { sgd, adam, rms_prop };
 struct StepOperands {
   TensorView value, gradient;
   TensorView first = {}, second = {};
-  bool is_adapted = true;  // LARS and LAMB adapt its rate
+  bool is_adapted = true;  // true if LARS and LAMB adapt the parameter's rate
 };
 
 /// An optimizer's steps over all of its parameters on a device. Each step is a few launches for any

@@ -94,8 +94,8 @@ class MemoryPool {
     std::vector<Use> uses = {};  // at most one per stream
   };
   using Blocks = std::map<std::byte*, Block>;
-  // Free blocks with equal keys are interchangeable: the same kind of segment, and used by no
-  // stream, by the same one, or by several.
+  // Free blocks with equal keys are interchangeable. They are in the same kind of segment, and are
+  // used by no stream, by the same stream, or by several streams.
   enum class Users { none, one, several };
   using ListKey = std::tuple<bool, Users, void*>;
   using FreeList = std::set<std::pair<size_t, std::byte*>>;

@@ -18,10 +18,10 @@ struct StepTensor {
   float* gradient;
   float *first, *second;
   int64_t count;
-  bool is_adapted;  // layer_step_tile.h adapts its rate
+  bool is_adapted;  // true if layer_step_tile.h adapts the parameter's rate
 };
 
-/// The elements of one block: the parameter and the first element in it.
+/// The elements of one block: their parameter, and the first of them within the parameter.
 struct StepTile {
   int64_t begin;
   int32_t tensor;
