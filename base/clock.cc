@@ -7,7 +7,7 @@ namespace tutti {
 
 namespace {
 
-// This TLS model lets now() read it without a call into the dynamic loader.
+// With this TLS model, now() reads the variable without a call into the dynamic loader.
 [[gnu::tls_model("initial-exec")]] thread_local constinit Clock::Source* source_of_thread = nullptr;
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-/// The library's time, which never goes back. It is that of the steady clock, unless a test gives a
-/// thread another source. Times are those of std::chrono::steady_clock, so that a condition
+/// The library's time, which never goes back. It is the steady clock's time, unless a test gives a
+/// thread another source. Times have the type of std::chrono::steady_clock, so that a condition
 /// variable can wait until one.
 class Clock {
  public:
@@ -16,7 +16,7 @@ class Clock {
   using time_point = std::chrono::steady_clock::time_point;  // a time
   static constexpr bool is_steady = true;                    // it is never set back
 
-  static time_point now() noexcept;  // by the calling thread's clock
+  static time_point now() noexcept;  // time of the calling thread's clock
   /// Makes the calling thread sleep.
   static void sleep_for(duration time);
 
@@ -24,11 +24,11 @@ class Clock {
   class Source {
    public:
     virtual ~Source() = default;
-    virtual time_point now() noexcept = 0;          // for Clock::now()
-    virtual void sleep_until(time_point when) = 0;  // for Clock::sleep_for()
+    virtual time_point now() noexcept = 0;          // result of Clock::now()
+    virtual void sleep_until(time_point when) = 0;  // called by Clock::sleep_for()
   };
   /// Replaces the calling thread's clock from now on; null restores the steady clock. `source` is
-  /// borrowed. Returns the previous one.
+  /// borrowed. Returns the previous source.
   static Source* use(Source* source) noexcept;
 };
 

@@ -24,8 +24,8 @@ class Deadline {
   bool is_never() const { return when_ == Clock::time_point::max(); }  // true if made by never()
   Clock::time_point when() const { return when_; }                     // on the steady clock
 
-  /// Returns the milliseconds for poll() or epoll_wait(): rounded up, -1 for never, and 0 once
-  /// passed.
+  /// Returns the milliseconds for poll() or epoll_wait(): rounded up, -1 for never, and 0 once the
+  /// deadline has passed.
   int poll_milliseconds() const {
     if (is_never()) return -1;
     const auto left = when_ - Clock::now();

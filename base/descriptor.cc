@@ -23,8 +23,7 @@ Bell::Bell() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 
 void Bell::ring() const {
   const uint64_t one = 1;
-  // EAGAIN means that the counter is full. The eventfd is readable then, which is all that ringing
-  // needs.
+  // EAGAIN means that the counter is full. The eventfd is then readable already, as after a ring.
   [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof one);
 }
 

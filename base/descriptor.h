@@ -26,7 +26,8 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// An eventfd: ring() makes it readable, silence() makes it unreadable again. Never blocks.
+/// An eventfd with which one thread wakes another. ring() makes it readable, and silence() makes it
+/// unreadable again; neither blocks.
 class Bell {
  public:
   Bell();
@@ -34,7 +35,7 @@ class Bell {
   explicit Bell(Descriptor eventfd) : fd_(std::move(eventfd)) {}
   void ring() const;
   void silence() const;
-  /// Blocks until it is rung or `most` has passed. Returns true if it is readable.
+  /// Blocks until the bell is rung or `most` has passed. Returns true if the eventfd is readable.
   bool wait(std::chrono::microseconds most) const;
   int descriptor() const { return fd_.get(); }
 

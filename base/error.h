@@ -56,8 +56,8 @@ class Error : public std::runtime_error {
   std::string tensor_;
 };
 
-/// Returns an Error of code `io` that ends with the text of `error_number` (errno). If that is a
-/// limit of this process, the text also names the limit and how to raise it.
+/// Returns an Error of code `io` that ends with the text of `error_number` (errno). If the cause is
+/// a limit of this process, the text also names the limit and how to raise it.
 Error system_error(std::string_view what, int error_number);
 
 }  // namespace tutti

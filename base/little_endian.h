@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// The elements of messages between ranks: integers, enumerations and floating-point numbers.
+/// The types of the numbers in messages between ranks.
 template <class T>
 concept WireNumber = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 

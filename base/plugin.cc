@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The loader maps the file. A truncated file would end the process by a signal, so it is checked
-// first.
+// The loader maps the file, so a truncated file would end the process by a signal. Therefore the
+// file is checked first.
 void check_whole(const std::string& file) {
   const auto damaged = [&](std::string_view what) {
     return Error(ErrorCode::corrupt_data,

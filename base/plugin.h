@@ -9,14 +9,14 @@ namespace tutti {
 /// Returns the folder of libtutti.so.
 std::string library_folder();
 /// Returns the folder of this library's plugins. In an installation it is the folder
-/// tutti-<so-version> beside libtutti.so, so that two versions can be installed at once. In a build
-/// tree it is the folder of libtutti.so.
+/// tutti-<so-version> beside libtutti.so, so that two versions can be installed side by side. In a
+/// build tree it is the folder of libtutti.so.
 std::string plugin_folder();
 
 /// Describes a plugin file, for messages.
 struct PluginKind {
   std::string_view noun;    // "backend"
-  std::string_view symbol;  // its record, whose first member is the ABI number
+  std::string_view symbol;  // name of its record, whose first member is the ABI number
   uint32_t abi = 0;
   std::string_view instead;  // advice if it cannot be loaded: "use another backend"
 };

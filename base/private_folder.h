@@ -31,7 +31,7 @@ class PrivateFolder {
   /// Creates or replaces a file atomically, with mode 0600. A crash leaves at most a file whose
   /// name begins with a dot.
   void put(const std::string& name, std::string_view text) const;
-  /// Does the same unless a file of that name exists; then it returns false.
+  /// Creates a file like put(), unless a file of that name exists; then returns false.
   bool put_once(const std::string& name, std::string_view text) const;
   void remove(const std::string& name) const noexcept;
   /// Returns the names of all files, including those that begin with a dot.

@@ -23,22 +23,22 @@ struct Threads {
   using Condition = std::condition_variable;
   using Bell = tutti::Bell;
 
-  /// A sequentially consistent fence: other threads see everything stored before it, before this
+  /// A sequentially consistent fence: other threads see every store before the fence before this
   /// thread reads anything after it.
   static void fence() {
 #if defined(__SANITIZE_THREAD__)
-    // tsan does not model fences. The host's exchange acts as a fence, but as a relaxed operation
-    // it orders nothing for tsan. So tsan still reports a word whose store should have been a
-    // release.
+    // tsan does not model fences. On the processor this exchange acts as a fence. For tsan it is a
+    // relaxed operation, which orders nothing. So tsan still reports a race if a store elsewhere
+    // lacks a release.
     static std::atomic<int> word;
     word.exchange(0, std::memory_order_relaxed);
 #else
     std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
   }
-  /// Called between two polls of a word that another thread will write.
+  /// Called between two polls of a variable that another thread will write.
   static void pause() { pause_core(); }
-  /// The same, but it also yields the core to another thread that is ready.
+  /// Called like pause(), but lets another thread that is ready use the core.
   static void yield() { ::sched_yield(); }
   static Clock::time_point now() { return Clock::now(); }
   /// Declares that the protocol lets this thread read or write this plain data now, from the given

@@ -21,8 +21,8 @@ std::string random_name();
 
 struct TemporaryFile {
   std::string name;  // name within the folder
-  Descriptor file;   // open for writing; null if it could not be created
-  int error = 0;     // errno if it could not be created
+  Descriptor file;   // open for writing; null if the file could not be created
+  int error = 0;     // errno if the file could not be created
 };
 
 /// Creates a new, empty file in an open folder. Its name is `before`, a random name and `after`; if

@@ -156,9 +156,9 @@ std::string json_string(std::string_view text) {
 
 bool is_operation_name(std::string_view text) {
   if (text.empty() || text.size() > kLongestName) return false;
-  // Checks eight bytes at a time, because a blocking call takes little longer than a check of each
-  // byte. Subtracting 0x20 sets the highest bit of a byte below 0x20. A byte of 0x7f becomes 0 by
-  // the xor, and subtracting 1 then sets its highest bit.
+  // Checks eight bytes at a time, because a check of each byte would take almost as long as a
+  // blocking call. Subtracting 0x20 sets the highest bit of a byte below 0x20. A byte of 0x7f
+  // becomes 0 by the xor, and subtracting 1 then sets its highest bit.
   constexpr uint64_t kEachByte = 0x0101010101010101;
   uint64_t found = 0;
   for (; text.size() >= sizeof(uint64_t); text.remove_prefix(sizeof(uint64_t))) {

@@ -70,8 +70,8 @@ constexpr Rule kRules[] = {
     {barrier, "dissemination"},
 };
 
-// Rules for collectives that reduce, under determinism=rank_order or if no plain partial sums may
-// be sent.
+// Rules for collectives that reduce. They apply under determinism=rank_order, and if no algorithm
+// of kRules supports the collective's Sums.
 constexpr Rule kRankOrderRules[] = {
     {allreduce, "one_shot", 32_K, 2},
     {allreduce, "one_shot", 4_K, 8},
@@ -80,8 +80,8 @@ constexpr Rule kRankOrderRules[] = {
     {reduce, "direct"},
 };
 
-// A broadcast has no rounds of reducing within the hosts. If two levels pay, they pay at every
-// size.
+// For a broadcast, two levels add no rounds of reducing within the hosts. So if they pay at all,
+// they pay at every size.
 int64_t first_of_two_levels(const Rule& rule, const Thresholds& thresholds) {
   if (!thresholds.two_levels_from) return rule.from_bytes;
   return rule.kind == broadcast && *thresholds.two_levels_from != Thresholds::kNever

@@ -22,8 +22,8 @@ struct Question {
   Sums sums = Sums::plain;
 };
 
-/// Returns the bytes of a collective as far as all ranks know the same number, so that they choose
-/// the same algorithm. If parts are exchanged it is 0, because counts differ from rank to rank.
+/// Returns the size in bytes by which all ranks choose the same algorithm for a collective. It is 0
+/// if parts are exchanged, because the counts then differ from rank to rank.
 int64_t agreed_bytes(const Collective& collective);
 
 /// One part of a score string: the backend and algorithm that run the collectives of a kind with a
@@ -39,10 +39,10 @@ struct Score {
 /// A table from {kind, bytes, ranks, hosts} to an algorithm, with overrides by a score string:
 ///   allreduce:0-32k=one_shot,32k-inf=ring;broadcast:0-inf=binomial_tree
 /// Sizes take K, M, G or inf. A range includes its low end but not its high end. Later scores win.
-/// A score for send also applies to recv, and the reverse. Collectives that no score names keep the
-/// built-in choice. A collective also keeps it if the score's algorithm does not support its Sums.
-/// An override that breaks determinism=rank_order is rejected. A score may also name a backend
-/// (ucx/ring, ucx/auto); the Chooser ignores it, and backends/choice uses it.
+/// A score for send also applies to recv, and the reverse. A collective keeps the built-in choice
+/// if no score names it, or if the score's algorithm does not support its Sums. An override that
+/// breaks determinism=rank_order is rejected. A score may also name a backend (ucx/ring, ucx/auto);
+/// the Chooser ignores the backend, and backends/choice uses it.
 class Chooser {
  public:
   Chooser() = default;
@@ -50,10 +50,10 @@ class Chooser {
   explicit Chooser(std::string_view scores, Determinism determinism = Determinism::fastest,
                    Thresholds thresholds = {});
   /// Returns the algorithm. Throws Error(invalid_argument) if the question asks for rank_order and
-  /// an override breaks it.
+  /// an override breaks that.
   const Algorithm& choose(const Question& question) const;
   std::span<const Score> scores() const { return scores_; }
-  /// Returns the score that applies, or null if there is none.
+  /// Returns the score that applies to this kind and size, or null if there is none.
   const Score* find(CollectiveKind kind, int64_t bytes) const;
   /// Returns whether a score names an algorithm for some collectives of this kind.
   bool overrides(CollectiveKind kind) const;

@@ -10,16 +10,16 @@
 
 namespace tutti {
 
-/// One collective as a value. A backend starts any of them by one call. Counts are in elements.
-/// kKindTraits says what input and output hold. send_counts has one count if either of them holds
-/// the whole, none for a barrier, and else one for each rank. recv_counts has one for each rank if
-/// parts are exchanged, and else none.
+/// One collective as a value, so that a backend starts every kind by one function. Counts are in
+/// elements. kKindTraits lists the contents of input and output. send_counts has one count if the
+/// input or the output is the whole tensor, none for a barrier, and one per rank for all other
+/// kinds. recv_counts has one count per rank if parts are exchanged, and else none.
 ///
 /// input may equal output if both have the same number of elements. The input of an allgather or
 /// (at root) gather may be this rank's part of output; the output of a scatter (at root) may be
 /// this rank's part of input. Other overlaps are not allowed. Nothing outside of the ranges in
-/// kKindTraits is read or written. Either pointer may be null where it holds nothing. Spans and
-/// memory are borrowed until the operation is over.
+/// kKindTraits is read or written. The pointer may be null if this rank has no input or no output.
+/// Spans and memory are borrowed until the operation has ended.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   DataType dtype = DataType::f32;
@@ -31,14 +31,14 @@ struct Collective {
   std::span<const int64_t> recv_counts;
   Scale scale;  // applied once to the final values of reducing kinds (op average itself adds 1/n)
   /// If parts are exchanged, the largest count that any rank sends to any other. It is equal on all
-  /// ranks, or -1 if unknown. A backend may need it to choose the same algorithm on all ranks.
+  /// ranks. It is -1 if unknown. A backend may need it to choose the same algorithm on all ranks.
   int64_t longest = -1;
 };
 
 /// Says which bits of a result must be equal.
 enum class Determinism : uint8_t {
   fastest,    // equal bits on all ranks
-  run,        // also equal from run to run: choices depend on nothing that varies
+  run,        // also equal from run to run: no choice depends on measurements or timing
   rank_order  // also equal for all backends, modes, bucket layouts and orders of arrival
 };
 
@@ -47,13 +47,13 @@ struct Range {
   int64_t begin = 0;                              // first element
   int64_t count = 0;                              // number of elements
   int64_t end() const { return begin + count; }   // one past the last
-  bool operator==(const Range&) const = default;  // compares both
+  bool operator==(const Range&) const = default;  // compares begin and count
 };
 
 /// How partial sums of a collective may be sent.
 enum class Sums : uint8_t {
-  plain,   // in the collective's type
-  scaled,  // f16 with a divisor: partial sums must not overflow unless the result does
+  plain,   // sent in the collective's type
+  scaled,  // f16 with a divisor, so that partial sums overflow only if the result does
   /// Averages of integers: a rank that has all operands sums them in a wider type, and no partial
   /// sums are sent.
   at_owner

@@ -17,7 +17,7 @@ namespace {
 // A key consists of the segment's number and the round.
 constexpr int kRoundBits = 14;
 constexpr int64_t kMostSegments = int64_t{1} << (32 - kRoundBits);
-// This limit bounds the number of short segments, whose bytes count for little in a queue.
+// Most segments in flight per queue. Short segments hardly count towards a queue's limit in bytes.
 constexpr int64_t kMostLanes = 64;
 
 Scale final_scale(const Collective& collective, const Launch& launch, int size) {
@@ -112,14 +112,15 @@ int64_t Execution::bytes_of(int64_t segment) const {
 
 // --- segments -----------------------------------------------------------------------------------
 
-// A rank that has completed a segment knows the verdicts of all ranks. So every rank begins the
-// first segments, up to segments_in_flight, in any case. After a veto no rank begins another one.
+// Every rank begins the first segments_in_flight segments, whatever the verdicts (go or veto) are.
+// Once a rank has completed a segment it knows the verdicts of all ranks. After a veto no rank
+// begins further segments.
 bool Execution::may_begin_segment() const {
   if (next_segment_ == segments_) return false;
   return next_segment_ < pool_.options.segments_in_flight || (has_heard_all_ && verdict_ == 0);
 }
 
-// Begins segments while the queue has room, and leaves the queue when none is left to begin.
+// Begins segments while the queue has room. Leaves the queue when no segment is left to begin.
 void Execution::begin_segments() {
   const int64_t most = pool_.options.segments_in_flight * pool_.options.segment_bytes;
   while (!queue_->waiting.empty() && queue_->waiting.front() == this && may_begin_segment()) {
@@ -186,7 +187,8 @@ std::byte* Execution::final_place(const Lane& lane) const {
   return edges.output != nullptr ? edges.output(edges.self, output) : nullptr;
 }
 
-// Lets the lane write to the user's memory, which is allowed once the verdicts of all ranks are go.
+// Makes the user's memory the output of the segment, if it is contiguous and no rank vetoes.
+// Requires that the verdicts of all ranks are known.
 void Execution::write_directly(Lane& lane) {
   if (!is_staged_ || lane.is_direct || verdict_ != 0) return;
   auto* place = final_place(lane);
@@ -202,7 +204,7 @@ std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
   return base == nullptr ? nullptr : base + element * element_bytes_;
 }
 
-// Returns whether the results of the sent elements may overwrite them.
+// Returns whether the peer may overwrite the sent elements with their results.
 bool Execution::may_lend(const Lane& lane, const Step& step) const {
   const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
   return lane.prepared->comes_back[number] && input_is_readable_ && verdict_ == 0 &&
@@ -245,7 +247,8 @@ void Execution::post_round(Lane& lane) {
   }
 }
 
-// Returns true if everything that the round receives has arrived, or can be viewed.
+// Returns true if all messages of the current round have arrived or can be viewed in their senders'
+// memory.
 bool Execution::has_received(Lane& lane) {
   auto& transport = pool_.transport;
   std::erase_if(lane.receives, [&](const Receive& receive) {
@@ -274,7 +277,8 @@ void Execution::give_views_back(Lane& lane) {
   lane.views.clear();
 }
 
-// After a veto the values are meaningless; only the messages are still sent and received.
+// Runs the copies and reductions of the current round. After a veto it skips them, because their
+// results are not used. Messages are still sent and received then.
 void Execution::act(Lane& lane) {
   const auto& schedule = lane.prepared->schedule;
   if (lane.round_begin == lane.round_end) return;
@@ -315,8 +319,7 @@ void Execution::reduce_step(Lane& lane, const Step& step) {
       other += step.operands.stride;
     }
   }
-  // No rank has vetoed here, so results are also written at once to memory that peers lent for
-  // them.
+  // If no rank vetoes, results are also written directly to memory that peers lent for them.
   const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
   for (const auto& view : lane.views) {
     const auto& peers = lane.prepared->goes_back_to[number];
@@ -355,8 +358,9 @@ void Execution::end_segment(Lane& lane) {
 bool Execution::advance_lane(Lane& lane) {
   while (true) {
     if (!lane.has_acted) {
-      // Views are read before this rank's own sends are complete. The receivers read this rank's
-      // bytes at the same point, so waiting for each other would deadlock.
+      // Viewed elements are read before this rank's own sends are complete. A peer reads this
+      // rank's elements at the same point, so two ranks that waited for their sends first would
+      // deadlock.
       if (!has_received(lane) || has_failed_) return false;
       if (lane.views.empty() && !has_sent(lane)) return false;
       if (has_failed_) return false;
@@ -431,7 +435,7 @@ void Execution::give_up() {
 void Execution::release() {
   cancel();
   for (auto& lane : lanes_) {
-    // This returns the tickets that the transport has finished.
+    // This releases the tickets that the transport has finished.
     static_cast<void>(has_received(*lane));
     give_views_back(*lane);
     static_cast<void>(has_sent(*lane));

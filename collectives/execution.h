@@ -17,20 +17,20 @@ struct PreparedSchedule {
   bool solves(const Algorithm& algorithm, const Problem& problem) const;
 
   const Algorithm* const algorithm;
-  Problem problem;  // its counts are the two vectors below
+  Problem problem;  // its counts refer to the two vectors below
   std::vector<int64_t> counts, recv_counts;
   const Schedule schedule;
   size_t most_in_round = 0;  // most messages in one round
   int64_t longest = 0;       // elements of the longest message
   int64_t sends = 0;         // number of messages sent
   bool receives_any = false;
-  /// By step: the received elements are read only once, by reductions of the same round, which do
-  /// not write to anything being sent.
+  /// By step: true if only reductions of the same round read the received elements, each of them
+  /// once, and these reductions do not write to memory that is being sent.
   std::vector<bool> is_viewable;
   int64_t sent_elements = 0;
-  /// By step: the results of the sent elements return from the same peer.
+  /// By step: true if the receiver of the sent elements returns their results.
   std::vector<bool> comes_back;
-  /// By step: peers to which a reduction's result is sent.
+  /// By step: peers to which the result of the step's reduction is sent.
   std::vector<std::vector<int>> goes_back_to;
 };
 
@@ -44,7 +44,7 @@ struct Receive {
 struct View {
   Ticket ticket = 0;
   int peer = -1;
-  Range range;  // range of scratch that they would otherwise fill
+  Range range;  // range of scratch that the receive would otherwise fill
   const std::byte* data = nullptr;
 };
 
@@ -55,8 +55,8 @@ struct Returned {
   uint64_t place = 0;
 };
 
-/// A segment in flight: its memory and its state. The lane released last is reused first, because
-/// its memory is still in the cache.
+/// A segment in flight: its memory and its state. The lane that was released last is reused first,
+/// because its memory is still in the cache.
 struct Lane {
   int64_t segment = 0;
   const PreparedSchedule* prepared = nullptr;
@@ -71,7 +71,7 @@ struct Lane {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   bool is_direct = false;  // output is the user's memory
-  int64_t bytes = 0;       // bytes that count in its queue
+  int64_t bytes = 0;       // counted in LaneQueue::bytes_in_flight
 
   std::unique_ptr<Region> memory;
   size_t memory_bytes() const { return memory ? memory->bytes() : 0; }
@@ -79,7 +79,8 @@ struct Lane {
 
 class Execution;
 
-/// Segments that share one limit. Segments of later operations wait for those of earlier ones.
+/// Segments that share one limit on bytes in flight. Segments of later operations wait for those of
+/// earlier operations.
 struct LaneQueue {
   std::vector<Execution*> waiting;  // operations with segments to begin, oldest first
   int64_t bytes_in_flight = 0;
@@ -115,7 +116,7 @@ class ExecutionPool {
 
   std::vector<std::unique_ptr<Lane>> free_lanes_;
   size_t lane_count_ = 0;
-  size_t lane_bytes_ = 0;  // most bytes that any lane needed
+  size_t lane_bytes_ = 0;  // most bytes that any lane has needed so far
   size_t lane_tickets_ = 0;
   std::vector<std::unique_ptr<Execution>> executions_;
   std::vector<Execution*> free_executions_;
@@ -186,9 +187,9 @@ class Execution final : public Operation {
   LaneQueue own_queue_;
   LaneQueue* queue_ = nullptr;
   int64_t next_segment_ = 0;
-  bool has_heard_all_ = false;  // the verdict includes those of all ranks
+  bool has_heard_all_ = false;  // verdict_ includes the verdicts of all ranks
   uint32_t verdict_ = 0;
-  bool has_received_any_ = false;  // true from the start if it receives nothing
+  bool has_received_any_ = false;  // true from the start if the schedule receives nothing
   bool has_failed_ = false;
   bool is_giving_up_ = false;
   OperationState state_ = OperationState::done;

@@ -18,9 +18,10 @@ namespace {
 constexpr int kMostRounds = 1 << 14;  // limited by the bits of a message's key
 constexpr size_t kMostPrepared = 64;
 constexpr size_t kFirstExecutions = 8;
-// Memory of a rare large operation is not kept.
+// A lane with more memory than this frees it after use, because such large operations are rare.
 constexpr size_t kMostKeptBytes = 64 << 20;
-// Segments are smaller than this; operations that are not split into segments may be larger.
+// Every lane gets at least the memory of the largest segment so far, up to this limit. Segments are
+// smaller than the limit; operations that are not split into segments may be larger.
 constexpr size_t kMostAlikeBytes = 8 << 20;
 constexpr size_t kAlignment = 64;
 
@@ -46,8 +47,8 @@ bool writes_what_it_sends(const std::vector<Step>& steps, int round) {
   });
 }
 
-// Returns whether only reductions of the same round read the received elements. The last of them
-// may overwrite the range in which the elements would be.
+// Returns whether only reductions of the same round read the received elements. The last of these
+// reductions may overwrite the range of scratch into which the elements are received.
 bool is_only_reduced(const std::vector<Step>& steps, const Step& received) {
   const Range& place = received.target;
   bool is_replaced = false;
@@ -83,8 +84,8 @@ bool writes_to_output(const Step& step, const Range& range) {
   return step.action != Action::send && step.to == Slot::output && overlaps(step.target, range);
 }
 
-// Returns whether the results of the sent elements return from the same peer, and nothing uses
-// their memory meanwhile. Input and output are the same memory.
+// Returns whether the peer of a send returns the results of the sent elements, and no step uses
+// their memory in between. Assumes that input and output are the same memory.
 bool has_results_come_back(const std::vector<Step>& steps, const Step& sent) {
   if (sent.action != Action::send || sent.from != Slot::input || sent.source.count == 0)
     return false;
@@ -191,8 +192,9 @@ std::shared_ptr<const PreparedSchedule> ExecutionPool::prepare(const Algorithm& 
 std::unique_ptr<Lane> ExecutionPool::take_lane(const PreparedSchedule& prepared,
                                                size_t scratch_bytes, size_t bucket_bytes) {
   const size_t total = std::max(kAlignment, aligned(scratch_bytes) + bucket_bytes);
-  // All lanes have the same size, and more are created than are needed now. How many run at once,
-  // and which of them gets a large segment, varies from step to step.
+  // All lanes have the same size, and more are created than are needed now, so that later
+  // operations need not allocate. The number of lanes in use, and the lane that gets a large
+  // segment, vary.
   if (total <= kMostAlikeBytes) lane_bytes_ = std::max(lane_bytes_, total);
   lane_tickets_ = std::max(lane_tickets_, prepared.most_in_round);
   if (free_lanes_.empty()) {
@@ -219,7 +221,7 @@ std::unique_ptr<Lane> ExecutionPool::take_lane(const PreparedSchedule& prepared,
   return lane;
 }
 
-// Memory is allocated when a lane first needs it.
+// Allocates what the lane lacks: memory of `bytes` bytes, and space for lane_tickets_ tickets.
 void ExecutionPool::fit(Lane& lane, size_t bytes) {
   if (lane.memory_bytes() < bytes) {
     ++allocations;

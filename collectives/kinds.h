@@ -28,31 +28,32 @@ inline constexpr int kCollectiveKindCount = 11;
 enum class Content : uint8_t {
   nothing,    // no elements
   whole,      // send_counts[0] elements
-  part,       // this rank's part: send_counts[rank] elements
+  part,       // the part of this rank: send_counts[rank] elements
   parts,      // the parts of all ranks, in rank order
   exchanged,  // a part for each rank (input: send_counts), or from each rank (output: recv_counts)
 };
 
-/// Says which operations of a kind a plan may repeat without the coordinator.
+/// Says for which memory a plan (the recorded step) may repeat operations of a kind without asking
+/// the coordinator.
 enum class MayReplay : uint8_t {
-  never,       // two ranks repeat it between themselves, see PairLearner
-  on_host,     // those in host memory
-  everywhere,  // those in a device's memory too
+  never,       // no memory; the two ranks repeat it between themselves, see PairLearner
+  on_host,     // host memory only
+  everywhere,  // the memory of hosts and devices
 };
 
 /// The facts about one kind. Code that treats kinds differently reads them here, except the code
 /// that runs one kind.
 struct KindTraits {
-  CollectiveKind kind;                        // its row
-  std::string_view name;                      // in texts and settings
+  CollectiveKind kind;                        // kind that the row describes
+  std::string_view name;                      // name in texts and settings
   Content input, output;                      // contents of a rank's input and output
   bool from_root = false;                     // only the root has an input
   bool to_root = false;                       // only the root has an output
   bool reduces = false;                       // op, scales and wire type have a meaning
-  bool is_pair = false;                       // two ranks take part; the root is the other one
+  bool is_pair = false;                       // two ranks take part; `root` is the other rank
   bool may_fuse = false;                      // several operations may share a bucket
   bool joined_give_zeros = false;             // a rank that has joined takes part with zeros
-  MayReplay may_replay = MayReplay::on_host;  // whether a plan may repeat it
+  MayReplay may_replay = MayReplay::on_host;  // memory for which a plan may repeat it
 };
 
 inline constexpr std::array<KindTraits, kCollectiveKindCount> kKindTraits = {{
@@ -136,23 +137,23 @@ constexpr bool has_root(CollectiveKind kind) noexcept {
   return traits(kind).from_root || traits(kind).to_root;
 }
 
-/// Returns whether the kind joins the ranks' parts. Each rank gives all its rows.
+/// Returns whether the output joins the parts of all ranks. Each rank contributes all of its rows.
 constexpr bool joins_parts(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::part;
 }
 
-/// Returns whether the kind deals the rows of one tensor to the ranks.
+/// Returns whether the rows of one tensor are distributed to the ranks.
 constexpr bool deals_parts(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::parts;
 }
 
-/// Returns whether each rank has a part for each rank. A rank knows only its own counts, so its
-/// answer differs from those of the others.
+/// Returns whether each rank sends a part to each rank. A rank knows only its own counts, so the
+/// coordinator's answers differ from rank to rank.
 constexpr bool exchanges_parts(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::exchanged;
 }
 
-/// Returns whether the rows of a tensor belong to ranks.
+/// Returns whether each row of a tensor belongs to one rank.
 constexpr bool has_rows(CollectiveKind kind) noexcept {
   return joins_parts(kind) || deals_parts(kind) || exchanges_parts(kind);
 }
@@ -163,7 +164,7 @@ constexpr bool is_elementwise(CollectiveKind kind) noexcept {
   return traits(kind).input == Content::whole && traits(kind).output == Content::whole;
 }
 
-/// Returns whether only the root has an input, which is dealt to the ranks.
+/// Returns whether only the root has an input, whose rows are distributed to the ranks.
 constexpr bool is_described_by_root(CollectiveKind kind) noexcept {
   return traits(kind).from_root && deals_parts(kind);
 }
@@ -186,7 +187,7 @@ inline std::vector<CollectiveKind> moving_kinds() {
 
 namespace kinds_detail {
 
-/// Returns whether the compiler knows a name for this value. It prints other values as a cast.
+/// Returns whether kKind is one of the enumerators. The compiler prints any other value as a cast.
 template <CollectiveKind kKind>
 constexpr bool is_named() {
   const std::string_view text = __PRETTY_FUNCTION__;

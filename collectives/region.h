@@ -10,8 +10,8 @@ namespace tutti {
 struct RegionHandle {
   enum class Kind : uint8_t {
     none,     // it cannot be mapped
-    address,  // by threads of this process, at `offset`
-    file,     // by any process that gets `descriptor`, at `offset` of that file
+    address,  // threads of this process use it at `offset`
+    file,     // any process that gets `descriptor` maps it, at `offset` of that file
   };
   Kind kind = Kind::none;
   int descriptor = -1;  // borrowed from the Region while it lives; -1: none

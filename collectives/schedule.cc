@@ -27,7 +27,7 @@ std::span<const Algorithm> algorithms() {
       {"hierarchical", reduce_scatter, kAnyOrder, hierarchical_reduce_scatter, kScalesSums},
       {"binomial_tree", reduce, kAnyOrder, binomial_tree_reduce},
       {"direct", reduce, kInRankOrder, direct_reduce},
-      // These do not reduce, so they satisfy any order.
+      // The algorithms below do not reduce, so they satisfy any order.
       {"ring", allgather, kInRankOrder, ring_allgather},
       {"direct", allgather, kInRankOrder, direct_allgather},
       {"bruck", allgather, kInRankOrder, bruck_allgather},
@@ -64,7 +64,7 @@ int64_t sum(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// How many counts a Problem has.
+// Returns the length of Problem::counts.
 size_t send_counts_of(CollectiveKind kind, size_t size) {
   const auto& is = traits(kind);
   if (is.input == Content::whole || is.output == Content::whole) return 1;

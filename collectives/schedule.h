@@ -22,8 +22,8 @@ enum class Action : uint8_t {
 };
 
 /// The operands of a reduction: `count` operands in order. Operand number `own` is the step's
-/// source. The others are in scratch, also in order, from `begin` on, `stride` elements apart. The
-/// target may be the same memory as any one of them.
+/// source. The other operands are in scratch, also in order, from `begin` on, `stride` elements
+/// apart. The target may be the same memory as any one operand.
 struct Operands {
   int count = 1;                                     // includes the step's source
   int own = 0;                                       // index of the step's source
@@ -33,19 +33,19 @@ struct Operands {
 };
 
 /// One action of one rank. Rounds are counted from 0 within a segment. In each round a rank first
-/// posts all its receives and sends. When all of them are done, it runs its copies and reductions
-/// in listed order, and the next round begins. In each round at most one message goes in each
-/// direction between two ranks (key = round). Empty messages are sent, too, because they carry the
-/// verdict.
+/// posts all its receives and sends. When all of these messages are complete, it runs its copies
+/// and reductions in listed order, and the next round begins. In each round at most one message
+/// goes in each direction between two ranks, so the round identifies it. Empty messages are sent,
+/// too, because they carry the verdict (go or veto).
 struct Step {
-  int round = 0;                 // from 0
+  int round = 0;                 // counted from 0
   Action action = Action::copy;  // kind of the step
-  int peer = -1;                 // for send and recv
+  int peer = -1;                 // only for send and recv
   Slot from = Slot::input;       // slot that is read
   Slot to = Slot::output;        // slot that is written
   Range source{};                // range in `from`
   Range target{};                // range in `to`
-  Operands operands{};           // for reduce only
+  Operands operands{};           // only for reduce
   int divisor = 1;  // divides the result of a reduce; more than 1 only for Sums::scaled
 };
 
@@ -55,8 +55,8 @@ struct Problem {
   int rank = 0;                                     // this rank
   int size = 1;                                     // number of ranks
   int root = 0;                                     // root, or peer of send and recv
-  std::span<const int64_t> counts;                  // see Collective: send_counts
-  std::span<const int64_t> recv_counts;             // see Collective
+  std::span<const int64_t> counts;                  // see Collective::send_counts
+  std::span<const int64_t> recv_counts;             // see Collective::recv_counts
   std::span<const int> hosts;  // host number of each rank; empty if all are on one host
   bool in_place = false;       // input and output are the same memory
   Sums sums = Sums::plain;     // how partial sums may be sent
@@ -67,11 +67,11 @@ struct Problem {
 struct Schedule {
   std::vector<Step> steps;  // in ascending rounds
   int64_t scratch = 0;      // elements of scratch
-  /// If true each reduce applies the scale; else the executor does at the end.
+  /// If true, each reduce step applies the scale; else the executor applies it at the end.
   bool scales_at_owner = false;
-  int divisor = 1;  // product by which the steps have divided a result
-  /// The round after whose messages this rank knows the verdicts of all ranks, if output is written
-  /// only from then on; -1 if only at the end.
+  int divisor = 1;  // total factor by which the steps have divided a result
+  /// The round whose messages give this rank the last of all ranks' verdicts (go or veto), if no
+  /// output is written before it. It is -1 if the verdicts are known only at the end.
   int heard_all = -1;
 };
 
@@ -102,9 +102,9 @@ const Algorithm& find_algorithm(CollectiveKind kind, std::string_view name);
 /// Throws Error(invalid_argument) that names the invalid part: ranks, root or number of counts.
 void require_valid(const Problem& problem);
 
-/// Return the number of elements of input and of output that a rank holds for a Problem.
+/// Returns the number of elements of this rank's input.
 int64_t input_count(const Problem& problem);
-/// See input_count.
+/// Returns the number of elements of this rank's output.
 int64_t output_count(const Problem& problem);
 
 }  // namespace tutti

@@ -11,8 +11,8 @@ namespace tutti {
 /// Measured properties of the link between two ranks: the alpha and (inverted) the beta of the cost
 /// model.
 struct LinkFigures {
-  double latency_micros = 0;   // one way, for a small message
-  double bytes_per_micro = 0;  // for a large message
+  double latency_micros = 0;   // latency in one direction, for a small message
+  double bytes_per_micro = 0;  // bandwidth for a large message
   bool operator==(const LinkFigures&) const = default;
 };
 
@@ -22,27 +22,28 @@ struct NetworkFigures {
   bool operator==(const NetworkFigures&) const = default;
 };
 
-/// Sizes of the whole collective, in bytes, at which the Chooser switches algorithms. Without a
-/// value, its table applies.
+/// Sizes of the whole collective, in bytes, at which the Chooser switches algorithms. If a size has
+/// no value, the Chooser's table applies.
 struct Thresholds {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   std::optional<int64_t> one_shot_below = {};            // allreduce
   std::optional<int64_t> recursive_doubling_below = {};  // allreduce
-  std::optional<int64_t> halving_doubling_below = {};    // allreduce; from this size on ring
-  /// Applies with several hosts. kNever disables two levels.
+  std::optional<int64_t> halving_doubling_below = {};    // allreduce; ring from this size on
+  /// Size from which two levels are used if there are several hosts; kNever disables them.
   std::optional<int64_t> two_levels_from = {};
   bool operator==(const Thresholds&) const = default;
 };
 
 enum class TwoLevels : uint8_t {
   where_they_pay,
-  unless_alike  // if the user asked for two levels: given up only if they cannot pay
+  unless_alike  // the user asked for two levels, so they are used unless are_alike()
 };
 
 /// Returns whether the links within and between hosts are too similar for two levels. Two levels
 /// move most bytes once more within the hosts in order to halve the bytes on the link between
-/// hosts. This pays if that link is at most half as fast.
+/// hosts. This pays only if that link is less than half as fast as those within the hosts. A margin
+/// of 10 % is required.
 bool are_alike(const NetworkFigures& figures);
 
 /// Returns the thresholds for ranks on these hosts (host number of each rank), from the
@@ -58,7 +59,7 @@ bool are_alike(const NetworkFigures& figures);
 Thresholds derive_thresholds(const NetworkFigures& figures, std::span<const int> hosts,
                              TwoLevels two_levels);
 
-/// Returns text for the log, such as "one_shot below 12288 bytes, ..., two levels never".
+/// Returns text for the log, such as "one_shot below 12288 bytes, ..., two levels from nothing".
 std::string to_text(const Thresholds& thresholds);
 std::string to_text(const NetworkFigures& figures);
 

@@ -35,22 +35,23 @@ struct MessageHeader {
   uint32_t key = 0;      // segment and round within the operation
   uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data the message contains; 0 is go
   bool is_lent = false;  // a peer that views the bytes may overwrite them with its answer; see Loan
-  uint64_t place = 0;  // Loan::place of the receiver's memory that already holds the bytes; 0: none
+  /// Loan::place of the receiver's memory that already holds the bytes, or 0 if none does.
+  uint64_t place = 0;
 };
 
 /// Viewed bytes that the viewer may overwrite.
 struct Loan {
-  std::byte* data = nullptr;  // null if it may not
-  uint64_t place = 0;         // for MessageHeader::place
+  std::byte* data = nullptr;  // null if the viewer may not overwrite them
+  uint64_t place = 0;         // becomes MessageHeader::place
 };
 
-/// Transport::quiet_seconds() returns this if it does not know.
+/// Transport::quiet_seconds() returns this if the transport does not know the time.
 inline constexpr double kQuietForEver = std::numeric_limits<double>::infinity();
 
 using Ticket = uint64_t;  // 0 is not a ticket
 enum class TransferState : uint8_t { pending, done, failed };
 
-/// The loss or departure of a peer. Transport::take_event() returns it once.
+/// Reports that a peer was lost or has left. Transport::take_event() returns each event once.
 struct PeerEvent {
   enum class Kind : uint8_t { lost, left };
   int peer = -1;
@@ -68,16 +69,16 @@ struct TransportCounters {
   std::vector<uint64_t> bytes_to_peer;  // payload and framing, by peer
 };
 
-/// The messages that an operation makes a rank send.
+/// The messages that a rank sends for an operation.
 struct Traffic {
   uint64_t messages = 0;
   uint64_t bytes = 0;  // payload
 };
 
-/// Point-to-point messages between the ranks of one communicator. Messages are matched by (peer,
-/// tag, key) in any order, even before the receive is posted. The bytes that wait for a receive are
-/// bounded; larger messages wait at the sender. No function blocks or throws because a peer died:
-/// tickets fail, and an event reports the reason.
+/// Point-to-point messages between the ranks of one communicator. Messages are matched with
+/// receives by (peer, tag, key), in whatever order they arrive, even before the receive is posted.
+/// The bytes that wait for a receive are bounded; larger messages wait at the sender. No function
+/// blocks or throws because a peer died. Instead the tickets fail, and an event reports the reason.
 class Transport : public Progressive {
  public:
   virtual int rank() const = 0;
@@ -89,15 +90,16 @@ class Transport : public Progressive {
   /// Posts a receive of exactly bytes.size() bytes. A message of another length fails the ticket.
   virtual Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) = 0;
   /// Posts a receive whose bytes may stay in the sender's memory. After test() returned done,
-  /// view() returns the address at which they can be read, or null if they are in `bytes`. If it is
-  /// not null, the ticket lasts until give_back(), and so does the sender's, at least.
+  /// view() returns the address at which the bytes can be read, or null if they are in `bytes`. If
+  /// it is an address, the ticket lasts until give_back(). The sender's ticket then lasts at least
+  /// as long.
   virtual Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
     return irecv(peer, tag, key, bytes);
   }
   virtual const std::byte* view(Ticket) { return nullptr; }
-  /// Returns memory of viewed bytes that may be overwritten now, if the viewer next sends their
-  /// sender a message of the same size into the same memory. Then those bytes need not be moved any
-  /// more.
+  /// Returns the memory of viewed bytes if the viewer may overwrite it now; else a null Loan. The
+  /// viewer writes a result of the same size there, and next sends that result to the owner of the
+  /// memory. The message then need not move the bytes.
   virtual Loan loan(Ticket) { return {}; }
   /// Ends a view. Returns false if the sender took its memory back before now; the bytes read from
   /// it are then invalid.
@@ -132,10 +134,11 @@ class Transport : public Progressive {
   virtual TransportCounters counters() const = 0;
   /// Returns how bytes reach this peer: "memory", "shm" or "tcp".
   virtual std::string_view route(int peer) const = 0;
-  /// Returns the seconds since bytes arrived from this peer, or since its host accepted queued
-  /// bytes, as far as the network shows it. These are signs of life when large messages on a slow
-  /// link delay the peer's answers. Messages that the peer's host acknowledges at once do not
-  /// count, because it does so even for a stopped process. Called about once a second.
+  /// Returns the seconds since the last sign of life from this peer, as far as the network shows
+  /// it. Signs of life are bytes that arrived from the peer, and queued bytes that its host
+  /// accepted. They count when large messages on a slow link delay the peer's answers. A message
+  /// that the peer's host acknowledges immediately is not a sign of life, because a host also
+  /// acknowledges messages for a stopped process. Called about once a second.
   virtual double quiet_seconds(int /*peer*/) { return kQuietForEver; }
 };
 

@@ -11,8 +11,8 @@ namespace tutti {
 
 namespace {
 
-// Calls use(i, the four words of the element's block, its index in the block) for elements first +
-// i.
+// Calls use(i, words, index) for each element first + i. `words` are the four random numbers of the
+// element's block, and words[index] is the element's own.
 template <class Use>
 void for_each_element(const RandomKey& key, uint64_t first, size_t count, Use use) {
   std::array<uint32_t, 4> words{};

@@ -9,12 +9,12 @@
 namespace tutti {
 
 /// Identifies a sequence of random numbers. Equal keys give equal numbers on every machine, device
-/// and rank, and an element's number does not depend on how many others are drawn. The generator is
-/// Philox4x32-10 (Salmon et al. 2011) of (seed, purpose, step, element).
+/// and rank. An element's number does not depend on how many other elements are drawn. The
+/// generator is Philox4x32-10 (Salmon et al. 2011) of (seed, purpose, step, element).
 struct RandomKey {
-  uint64_t seed = 0;     // of the whole program
+  uint64_t seed = 0;     // seed of the whole program
   uint32_t purpose = 0;  // see random_purpose()
-  uint32_t step = 0;     // of training, or another count
+  uint32_t step = 0;     // training step, or another count
 };
 
 /// Returns a number for a text such as "dropout block1.drop" (FNV-1a hash).

@@ -27,12 +27,13 @@ inline void copy_to(Destination destination, std::byte* place, const std::byte* 
 /// Chooses whether a rank writes data for its peers into its cache or past the caches into memory.
 /// Cores that share an outer cache read the cached copy faster. Other cores read memory several
 /// times faster than a distant core's cache. The choice follows the measured costs of chunks. A few
-/// chunks regularly try the other destination, since a virtual machine's cores migrate. The bytes
-/// written are the same either way.
+/// chunks regularly try the other destination, since a virtual machine's cores migrate. The choice
+/// does not change the written bytes.
 class DestinationChoice {
  public:
   static constexpr int kFirstTrial = 16;  // chunks before the first trial
-  static constexpr int kTrial = 12;       // chunks of a trial: the last ones reuse its first slots
+  /// Chunks of a trial. Its last chunks reuse the slots of its first ones.
+  static constexpr int kTrial = 12;
   static constexpr int kBetween = 1000;   // chunks from one trial to the next
   static constexpr int kMeasured = 8;     // between trials one chunk in this many is measured
   static constexpr float kBetter = 0.8F;  // the other destination wins below this cost ratio
@@ -59,11 +60,12 @@ class DestinationChoice {
     trial_ = kTrial - 1;
     return other;
   }
-  /// Returns whether the caller must call measured() for the chunk of the last next(). Only some
-  /// chunks are measured, because reading a clock is noticeable in 4 KiB.
+  /// Returns whether the caller must call measured() for the chunk whose destination next()
+  /// returned last. Only some chunks are measured, because the time to read a clock is noticeable
+  /// in 4 KiB.
   bool is_measured() const { return is_measured_; }
-  /// Records the cost of a chunk that all ranks wrote to `way`. The smaller of the last two costs
-  /// counts, so that one chunk delayed by a preempted core changes nothing.
+  /// Records the cost of a chunk that all ranks wrote to the destination `way`. The smaller of the
+  /// last two costs counts, so that one chunk delayed by a preempted core changes nothing.
   void measured(Destination way, float ns_per_byte) {
     auto& [last, before] = costs_[index(way)];
     before = last;

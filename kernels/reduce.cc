@@ -31,8 +31,8 @@ HWY_INLINE T* At(std::byte* output, int64_t i) {
   return reinterpret_cast<T*>(output) + i;
 }
 
-// The combining step of each op. As in the reference, a NaN on either side wins in min and max, and
-// of two equal zeros the first is kept.
+// The combining step of each op. As in the reference, a NaN on either side wins in min and max. Of
+// two zeros that differ in sign, the first is kept.
 struct Sum {
   template <class D, class V>
   static HWY_INLINE V Combine(D, V a, V b) {
@@ -194,7 +194,8 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
   const auto [begin, end, order] = elements;
   const int64_t step = 4 * width;
   int64_t i = begin;
-  // Only loops of fixed size are fast enough for the order to make a difference.
+  // The order matters only to loops of fixed size; all others are too slow for it to make a
+  // difference.
   if (!std::is_same_v<From, Inputs> && order == Order::descending) {
     const int64_t middle = begin + (end - begin) / step * step;
     for (i = middle - step; i >= begin; i -= step)
@@ -209,8 +210,8 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
 template <class T, class Op>
 void ReduceRange(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
   if constexpr (kIsFloat<T> && std::is_same_v<Op, Sum>) {
-    // Sums of two ranks get loops of fixed size: where they are short and in the first-level cache,
-    // branches would be noticeable.
+    // Sums of two ranks get loops of fixed size. In a short loop over the first-level cache, the
+    // branches of a general loop would take noticeable time.
     if (inputs.size() == 2 && outputs.size() <= 2) {
       const std::array<const std::byte*, 2> from{inputs[0], inputs[1]};
       if (outputs.size() == 1)
@@ -230,8 +231,8 @@ constexpr bool kHasStream = false;
 constexpr bool kHasStream = true;
 #endif
 
-// Number of vectors that StreamSum handles at once: a cache line, or two vectors where those are
-// shorter than a line. Several lines of each input at once are 10 % slower.
+// Number of vectors that StreamSum handles in one step. It is one if a vector fills a cache line,
+// else two. Several lines of each input per step are 10 % slower.
 template <class T>
 constexpr int64_t kStreamVectors =
     std::is_same_v<typename Lanes<T>::Lane, T>&& HWY_LANES(T) * sizeof(T) >= kLine ? 1 : 2;
@@ -272,7 +273,7 @@ HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
   }
 }
 
-// Sums past the caches. Returns false, with nothing done, where that is not possible.
+// Sums past the caches. Returns false and does nothing if that is not possible.
 template <class T>
 bool StreamSums(Outputs outputs, Inputs inputs, int64_t count, Scale scale) {
   if constexpr (kHasStream && kIsFloat<T>) {
@@ -304,8 +305,8 @@ bool StreamSumsOnTarget(DataType dtype, Outputs outputs, Inputs inputs, int64_t 
   });
 }
 
-// Averages integers: sums pieces that fit in the first-level cache in a wide type and divides the
-// sums.
+// Averages integers in pieces that fit in the first-level cache. The sums of a piece have a wide
+// type; they are then divided.
 template <class T>
 void AverageIntegers(Outputs outputs, Inputs inputs, const Elements& elements, Scale scale) {
   constexpr int64_t kPiece = 512;

@@ -40,8 +40,9 @@ constexpr bool is_average(ReduceOp op, Scale scale) noexcept {
 enum class Destination : uint8_t {
   by_size,  // memory if the result is too large to stay in a cache, else cache
   cache,    // the result is read again soon
-  memory  // past the caches where possible: they keep their contents, and the bus carries each byte
-          // of the result once instead of twice
+  /// Past the caches where possible. The caches keep their contents, and the memory bus carries
+  /// each byte of the result once instead of twice.
+  memory
 };
 
 /// Direction in which reduce() visits the elements of a sum of two inputs; the result is the same.
@@ -68,8 +69,7 @@ void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size, Order order = Order::ascending);
 
-/// Writes the same result into several outputs at once, each of which may equal the pointer of one
-/// input.
+/// Writes the same result into several outputs. Each output may equal the pointer of one input.
 void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size, Order order = Order::ascending);
@@ -82,7 +82,7 @@ class Reducer {
   void operator()(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs,
                   int64_t count, Order order = Order::ascending) const;
 
-  /// Elements [begin, end), and the end at which the loop begins.
+  /// Elements [begin, end), and the direction in which the loop visits them.
   struct Elements {
     int64_t begin = 0, end = 0;
     Order order = Order::ascending;

@@ -9,7 +9,7 @@ namespace tutti {
 
 namespace {
 
-// A NaN on either side wins; of two equal zeros the first is kept.
+// A NaN on either side wins. Of two zeros that differ in sign, the first is kept.
 template <class T>
 T lesser(T a, T b) {
   return b < a || b != b ? b : a;

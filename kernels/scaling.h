@@ -10,8 +10,8 @@
 #include "tutti/kernels/convert.h"
 #include "tutti/kernels/element.h"
 
-/// The arithmetic of one element, which defines Scale and cast(). The references are loops over
-/// these functions; the vectorised kernels fall back on them where speed does not matter.
+/// The arithmetic of one element, which defines Scale and cast(). The reference kernels are loops
+/// over these functions. The vectorised kernels call them where speed does not matter.
 namespace tutti {
 
 template <class T>
@@ -42,7 +42,7 @@ float round_to_odd(Wide value) {
 template <class To, class From>
 To saturate_to(From value) {
   constexpr auto kLow = static_cast<From>(std::numeric_limits<To>::min());
-  // 2^digits is exact where max() is not.
+  // 2^digits is exact in every float type; max() may not be.
   const From high = std::ldexp(From{1}, std::numeric_limits<To>::digits);
   if (std::isnan(value)) return 0;
   if (value < kLow) return std::numeric_limits<To>::min();
@@ -100,7 +100,8 @@ To scale_integer(From value, Scale scale) {
 __extension__ typedef __int128 Int128;
 __extension__ typedef unsigned __int128 Uint128;
 
-/// The type in which integers of an average are summed. It overflows for no number of ranks.
+/// The type in which integers of an average are summed. It does not overflow for any number of
+/// ranks.
 template <class T>
 using WideSum =
     std::conditional_t<sizeof(T) < 8, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,

@@ -16,7 +16,7 @@ struct AbsentRanges {
   std::map<uintptr_t, uintptr_t> ends;  // keyed by begin; ranges do not overlap
 };
 
-// It is never destroyed, so that it can still be used while the process exits.
+// Returns the ranges. They are never destroyed, so that they can be used while the process exits.
 AbsentRanges& absent_ranges() {
   static auto* const kRanges = new AbsentRanges;
   return *kRanges;

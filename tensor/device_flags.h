@@ -1,6 +1,6 @@
 #pragma once
 
-// Allreduces by kernels that wait for each other through words in each other's memory.
+// Allreduces by kernels that wait for each other through flags in each other's memory.
 // DeviceRuntime::reduce_by_flags() launches them, and kernels/cuda/flags implements the protocol.
 
 #include <chrono>
@@ -15,12 +15,12 @@
 namespace tutti {
 
 inline constexpr int kMostFlagRanks = 8;    // GPUs of one host
-inline constexpr int kMostFlagBlocks = 36;  // they fit on any GPU beside the rank's own work
+inline constexpr int kMostFlagBlocks = 36;  // this many fit on any GPU beside the rank's own work
 
 /// one_shot: every rank reduces all elements into its own output, so inputs and outputs must not
 /// overlap. two_shot: each rank reduces its share into all outputs, which may be the inputs.
-/// packets (f32): each rank sends its elements to all peers, each with the round's number beside
-/// it, and reduces what it receives.
+/// packets (f32): each rank sends its elements to all peers and reduces the elements that it
+/// receives. Each element is sent with the number of its round beside it.
 enum class FlagVariant : uint8_t { one_shot, two_shot, packets };
 
 /// The report of an abandoned wait, in host memory.
@@ -37,16 +37,16 @@ inline constexpr int64_t flag_part(int64_t count, int parts) {
   return (each + 15) / 16 * 16;
 }
 
-/// One rank's part of such an allreduce. Everything except `rank`, `state`, `record` and `abort` is
-/// equal on all ranks. Spans are borrowed for the call. The memory to which they point must live as
-/// long as rounds may run.
+/// One rank's part of an allreduce by flags. Everything except `rank`, `state`, `record` and
+/// `abort` is equal on all ranks. Spans are borrowed for the call. The memory to which they point
+/// must live as long as rounds of the allreduce may run.
 struct DeviceFlags {
-  std::span<const std::byte* const> inputs;  // by rank, as addresses on this rank
+  std::span<const std::byte* const> inputs;  // by rank; addresses on this rank
   std::span<std::byte* const> outputs;
   std::span<std::byte* const> boards;  // board_bytes() each, zero before the first round
-  std::byte* state = nullptr;          // this rank's own: kStateBytes, zero before the first round
-  FlagRecord* record = nullptr;        // pinned host memory: reports an abandoned wait
-  const uint32_t* abort = nullptr;     // pinned host memory: if nonzero, waits are abandoned
+  std::byte* state = nullptr;       // state of this rank: kStateBytes, zero before the first round
+  FlagRecord* record = nullptr;     // pinned host memory: reports an abandoned wait
+  const uint32_t* abort = nullptr;  // pinned host memory: if nonzero, waits are abandoned
   int rank = 0;
   int blocks = 1;
   int64_t count = 0;  // elements
@@ -61,7 +61,7 @@ struct DeviceFlags {
   size_t board_bytes() const {
     const auto size = static_cast<int64_t>(inputs.size());
     size_t bytes = kWordBytes;
-    if (variant == FlagVariant::packets)  // for two rounds, since a peer may be one ahead
+    if (variant == FlagVariant::packets)  // for two rounds, since a peer may be one round ahead
       bytes += static_cast<size_t>(2 * blocks * size * ((flag_part(count, blocks) + 1) / 2) * 16);
     return bytes;
   }

@@ -32,11 +32,11 @@ struct DevicePlugin {
   DeviceRuntime& (*runtime)() = nullptr;
   /// Returns the versions of the driver and of its library, for people to read.
   std::string (*versions)() = nullptr;
-  /// Throws the same errors as runtime().
+  /// Returns the devices that this process sees. Throws the same errors as runtime().
   std::vector<DeviceDescription> (*devices)() = nullptr;
 };
 
-/// The only symbol of such a plugin, which defines it as
+/// The only symbol of a device plugin, which defines it as
 ///   const DevicePlugin tutti::tutti_device_plugin = {.name = "<name>", ...};
 extern "C" const DevicePlugin tutti_device_plugin;
 

@@ -87,8 +87,8 @@ class CpuRuntime final : public DeviceRuntime {
   }
 };
 
-// Runtimes are process-wide because devices are: there is only one driver for a kind of device. The
-// table holds no other state.
+// Runtimes belong to the process, because a process has one driver for a kind of device. The table
+// holds no other state.
 CpuRuntime cpu_runtime;
 std::array<std::atomic<DeviceRuntime*>, 3> runtimes{&cpu_runtime, nullptr, nullptr};
 
@@ -122,7 +122,8 @@ std::string only_device_in_use() {
     return handle != nullptr;
   };
   for (const auto kind : {DeviceKind::fake, DeviceKind::cuda}) {
-    // The program may use a GPU (with PyTorch, for example) before it passes its first GPU tensor.
+    // The program may use a GPU (with PyTorch, for example) before it passes the first GPU tensor.
+    // It has then loaded the driver itself.
     if (!has_device_runtime(kind) && (kind == DeviceKind::fake || !is_loaded("libcuda.so.1")))
       continue;
     try {

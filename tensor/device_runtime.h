@@ -26,7 +26,8 @@ struct DeviceReduction {
   Scale scale = {};
 };
 
-/// A word of host-visible memory, and the value that it must reach before a stream continues.
+/// A 64-bit word in host-visible memory, and the value that it must reach before a stream
+/// continues.
 struct AwaitedWord {
   const uint64_t* word;
   uint64_t value;
@@ -47,7 +48,7 @@ struct DeviceMemoryStatistics {
 
 /// The operations that the library needs from a device. The CPU's runtime is built in, CUDA's is a
 /// plugin, and the tests have a fake one whose streams run late. Any thread may call it; only
-/// synchronize() blocks. Stream-ordered calls return at once and take effect in stream order.
+/// synchronize() blocks. Stream-ordered calls return immediately and take effect in stream order.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -64,20 +65,21 @@ class DeviceRuntime {
   virtual void* allocate_on(size_t bytes, Device device, StreamRef stream) = 0;
   /// Frees memory. Work already queued on its stream may still use memory from allocate_on().
   virtual void free(void* memory, Device device) noexcept = 0;
-  /// Does not count memory of allocate_shared(). All zero on the CPU.
+  /// Returns statistics of the device's memory, without that of allocate_shared(). All are zero on
+  /// the CPU.
   virtual DeviceMemoryStatistics memory_statistics(Device device) = 0;
-  /// Limits how many bytes are taken from the device from now on, so that other processes get some,
-  /// too. Exceeding it is Error(out_of_memory). Memory of allocate_shared() does not count. Does
-  /// nothing on the CPU.
+  /// Limits how many bytes this process takes from the device from now on, so that memory is left
+  /// for other processes. Allocations beyond the limit throw Error(out_of_memory). Memory of
+  /// allocate_shared() does not count. Does nothing on the CPU.
   virtual void limit_memory(Device device, size_t bytes) = 0;
   /// Returns host memory that streams can access, too (pinned).
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void free_host(void* memory) noexcept = 0;
-  /// Returns a word of pinned memory from a pool, set to zero. The host and streams may store it
-  /// and wait for it.
+  /// Returns a 64-bit word of pinned memory from a pool. It is zero at first. The host and streams
+  /// may store values in it and wait for them.
   virtual uint64_t* take_word() = 0;
-  /// Returns a word to the pool; no stream may store it or wait for it any more. Host functions may
-  /// call this.
+  /// Returns a word to the pool. No stream may still store values in it or wait for it. Host
+  /// functions may call this.
   virtual void give_back_word(uint64_t* word) noexcept = 0;
 
   virtual StreamRef create_stream(Device device) = 0;
@@ -91,23 +93,24 @@ class DeviceRuntime {
   virtual void wait_event(StreamRef stream, void* event) = 0;
 
   virtual void copy(void* target, const void* source, size_t bytes, StreamRef stream) = 0;
-  /// Fills the bucket from the pieces in stream order, casting to its type and scaling in the same
-  /// pass as kernels/convert.h defines it. The device can access the pieces, which have ascending
-  /// offsets and do not overlap. Elements between pieces become zero. The bucket's verdict lanes
-  /// are set to "no veto", except this rank's lane if `veto` is true. Spans are borrowed for the
-  /// call.
+  /// Fills the bucket from the pieces in stream order. Casts to the bucket's type and scales in the
+  /// same pass, as kernels/convert.h defines it. The device can access the pieces, which have
+  /// ascending offsets and do not overlap. Elements between pieces become zero. The bucket's lanes
+  /// (see DeviceBucket) are set to "no veto", except this rank's lane if `veto` is true. Spans are
+  /// borrowed for the call.
   virtual void pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                     bool veto, StreamRef stream) = 0;
-  /// Copies the bucket back to the pieces, in stream order. If any lane has a value other than "no
-  /// veto" (infinity and NaN included), only the outcome's word is written.
+  /// Copies the bucket back to the pieces, in stream order. If any lane of the bucket has a value
+  /// other than "no veto" (infinity and NaN included), the pieces stay unchanged, and only the
+  /// outcome's word is written.
   virtual void unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                       const DeviceOutcome& outcome, StreamRef stream) = 0;
   /// Most inputs, and most outputs, of one reduction.
   static constexpr size_t kMostReduced = 64;
   /// Reduces in stream order, in one pass over all inputs.
   virtual void reduce(const DeviceReduction& reduction, StreamRef stream) = 0;
-  /// Runs, in stream order, this rank's part of an allreduce whose ranks wait for each other on the
-  /// device. All state of its rounds is on the device, so that a captured graph may contain it.
+  /// Queues this rank's part of an allreduce whose ranks wait for each other on the device. All
+  /// state of its rounds is on the device, so that a captured graph may contain the allreduce.
   virtual void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) = 0;
 
   // The following functions serve memory that several ranks access.
@@ -122,9 +125,9 @@ class DeviceRuntime {
   /// never frees it, so that a process that still maps it does not access freed memory.
   virtual void* allocate_shared(size_t bytes, Device device, DeviceHandle& handle) = 0;
   virtual void free_shared(void* memory) noexcept = 0;
-  /// Maps another process's memory as an address on `device`, until unmap_shared(). Mapping it
-  /// twice returns the same pointer. Throws Error(unavailable) if that process is gone, or is this
-  /// one.
+  /// Maps another process's memory as an address on `device`, until unmap_shared(). Mapping a
+  /// handle twice returns the same pointer. Throws Error(unavailable) if that process has ended, or
+  /// if the handle is this process's own.
   virtual void* map_shared(const DeviceHandle& handle, Device device) = 0;
   virtual void unmap_shared(void* memory) noexcept = 0;
   /// Lets streams store and await words in this host memory (whole pages), until forget_host().
@@ -135,7 +138,7 @@ class DeviceRuntime {
   /// The functions of one stream are called in order. A function must not block and must not queue
   /// work on a stream. It may free memory, streams, events and words.
   virtual void host_function(StreamRef stream, std::function<void()> function) = 0;
-  /// Stores a word of host-visible memory in stream order (release).
+  /// Stores `value` in a word of host-visible memory in stream order (release).
   virtual void write_word(StreamRef stream, uint64_t* word, uint64_t value) = 0;
   /// Blocks the stream until each word is at least its value (acquire), with one command.
   virtual void wait_words(StreamRef stream, std::span<const AwaitedWord> words) = 0;
@@ -145,8 +148,8 @@ class DeviceRuntime {
   }
   /// Blocks the caller until the stream has done all work queued on it.
   virtual void synchronize(StreamRef stream) = 0;
-  /// Throws if a kernel has failed so that this process can no longer use the device. Work on its
-  /// streams will not run then. Never blocks.
+  /// Throws if a kernel has failed so that this process can no longer use the device. Work queued
+  /// on the device's streams does not run then. Never blocks.
   virtual void require_alive(Device device) = 0;
 };
 
@@ -158,8 +161,8 @@ bool has_device_runtime(DeviceKind kind) noexcept;
 /// Blocks until that stream of a device has done all work queued on it. A null stream is the
 /// device's default stream; the device then becomes the calling thread's current one.
 void finish_stream(Device device, StreamRef stream);
-/// Returns the identity of the device that this process uses, if it already uses one and sees no
-/// other; else empty. Loads no driver that the program has not loaded itself.
+/// Returns the identity of the device that this process uses, if it sees exactly one and already
+/// uses it; else an empty text. Loads no driver that the program has not loaded itself.
 std::string only_device_in_use();
 /// Registers a runtime for its kind (a plugin's or the tests' fake). It must outlive its tensors.
 /// Null removes it.

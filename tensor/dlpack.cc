@@ -34,7 +34,7 @@ DLDataType dlpack_type(DataType dtype) {
     case DataType::u16:
     case DataType::u32:
     case DataType::u64:
-    case DataType::raw:  // it is imported again as u8
+    case DataType::raw:  // from_dlpack() returns it as u8
       return {kDLUInt, bits, 1};
     case DataType::boolean:
       break;

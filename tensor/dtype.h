@@ -34,7 +34,7 @@ struct Float16 {
   uint16_t bits;                                    // sign, 5 exponent bits, 10 fraction bits
   bool operator==(const Float16&) const = default;  // compares bits, so NaNs may be equal
 };
-/// The same with 8 exponent bits.
+/// A 16-bit float as storage, with the exponent of f32 and a shorter fraction.
 struct BFloat16 {
   uint16_t bits;                                     // sign, 8 exponent bits, 7 fraction bits
   bool operator==(const BFloat16&) const = default;  // compares bits, so NaNs may be equal
@@ -63,7 +63,7 @@ constexpr bool is_float(DataType dtype) noexcept {
 constexpr bool is_integer(DataType dtype) noexcept {
   return !is_float(dtype) && dtype != DataType::boolean && dtype != DataType::raw;
 }
-/// Returns false for a number from elsewhere that is not a type.
+/// Returns whether this is one of the types. A number from a message or a file may be none of them.
 constexpr bool is_valid(DataType dtype) noexcept {
   return static_cast<int>(dtype) < kDataTypeCount;
 }

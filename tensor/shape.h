@@ -27,7 +27,7 @@ class Shape {
   /// Throws Error(invalid_argument) for a negative extent, or if the number of elements exceeds 64
   /// bits.
   explicit Shape(std::span<const int64_t> extents);
-  /// Does the same for a vector.
+  /// Like the constructor that takes a span.
   explicit Shape(const std::vector<int64_t>& extents) : Shape(std::span<const int64_t>(extents)) {}
 
   int rank() const { return rank_; }  // number of dimensions, 0 for a scalar

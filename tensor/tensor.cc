@@ -47,8 +47,8 @@ Tensor::Tensor(Shape shape, DataType dtype, Device device) {
   auto& runtime = device_runtime(device.kind);
   void* memory = runtime.allocate(static_cast<size_t>(bytes), device);
   owner_ = std::shared_ptr<void>(memory, [&runtime, device, guard = ForkGuard()](void* pointer) {
-    // A device belongs to the parent alone, and a forked process may have inherited locked locks of
-    // its runtime.
+    // A forked process does not free a device's memory. The device belongs to the parent alone, and
+    // the fork may have inherited the runtime's locks in the locked state.
     if (device.kind == DeviceKind::cpu || !guard.forked()) runtime.free(pointer, device);
   });
   if (device.kind != DeviceKind::cuda) std::memset(memory, 0, static_cast<size_t>(bytes));

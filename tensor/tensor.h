@@ -13,10 +13,10 @@
 namespace tutti {
 
 /// A borrowed, dense tensor: pointer, shape, element type, device, and the stream on which its
-/// contents become ready. The memory must outlive every operation on it. It is row-major; only a
-/// GradientArena creates views with other strides. Operations that treat all elements the same
-/// (allreduce, reduce, broadcast) accept such views in the order of memory, and their strides must
-/// be equal on all ranks. Other operations reject them.
+/// contents become ready. The memory must outlive every operation on it. Only a GradientArena
+/// creates views that are not row-major. Operations that treat all elements the same (allreduce,
+/// reduce, broadcast) accept such views in the order of memory, and their strides must be equal on
+/// all ranks. Other operations reject them.
 class TensorView {
  public:
   TensorView() = default;
@@ -66,7 +66,7 @@ class TensorView {
   bool is_row_major() const { return strides_ == nullptr; }  // if false, see strides()
   /// Returns, for each dimension, the elements from one index to the next.
   std::vector<int64_t> strides() const;
-  DataType dtype() const { return dtype_; }                    // of the elements
+  DataType dtype() const { return dtype_; }                    // type of the elements
   Device device() const { return device_; }                    // device of the memory
   StreamRef stream() const { return stream_; }                 // null on the CPU
   int64_t count() const { return shape_.count(); }             // number of elements
@@ -163,7 +163,7 @@ class Tensor {
     return {as<T>(), static_cast<size_t>(count())};
   }
   const Shape& shape() const { return view_.shape(); }  // shape of the tensor
-  DataType dtype() const { return view_.dtype(); }      // of the elements
+  DataType dtype() const { return view_.dtype(); }      // type of the elements
   Device device() const { return view_.device(); }      // device of the memory
   int64_t count() const { return view_.count(); }       // number of elements
   int64_t bytes() const { return view_.bytes(); }       // size of all elements

@@ -20,14 +20,14 @@ std::atomic<uint32_t>* make_mark() {
   return nullptr;
 }
 
-// Returns a number that differs between a process and its forks. Each process finds its page blank
-// once, and continues the count from its parent's value.
+// Returns a number that differs between a process and its forks. A fork finds the page blank and
+// therefore takes the next number; `count` begins there at its parent's value.
 uint32_t number_of_process(std::atomic<uint32_t>& mark) {
   static std::atomic<uint32_t> count{0};
   uint32_t number = mark.load(std::memory_order_relaxed);
   if (number != 0) return number;
   const uint32_t next = count.fetch_add(1, std::memory_order_relaxed) + 1;
-  // Another thread may have been first; then `number` is its value.
+  // If another thread stored its number first, `number` is now that thread's.
   return mark.compare_exchange_strong(number, next) ? next : number;
 }
 

@@ -27,8 +27,8 @@ class ForkGuard {
   uint32_t process_;
 };
 
-/// Keeps a pointer to an object that must never be deleted, such as those that a fork has of its
-/// parent's, so that leak checkers see it.
+/// Keeps a pointer to an object that must never be deleted, so that leak checkers find it. A fork
+/// keeps its copies of its parent's objects in this way.
 void keep_for_good(const void* object);
 
 /// Deletes an object only in the process that created it.

@@ -2,9 +2,9 @@
 
 #include "tutti/collectives/schedule.h"
 
-/// One function per algorithm, each in the file of its name. The folder `moving` has those that
-/// only move elements, and `reducing` those that reduce them. collectives/schedule.cc lists them
-/// all.
+/// One function per algorithm, each in a file of the same name. The folder `moving` has the
+/// algorithms that only move elements, `reducing` those that reduce. collectives/schedule.cc lists
+/// all algorithms.
 namespace tutti {
 
 Schedule ring_allreduce(const Problem& problem);

@@ -101,7 +101,7 @@ int HostMap::most_members() const {
 }
 
 int HostMap::dealt_to(int host, int rank) const {
-  // Counts the ranks of other hosts before this one.
+  // Counts the ranks below `rank` that are not on `host`.
   const auto foreigners = std::count_if(host_of_.begin(), host_of_.begin() + rank,
                                         [&](int other) { return other != host; });
   const auto& here = members(host);

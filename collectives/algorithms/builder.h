@@ -22,7 +22,8 @@ std::vector<Range> cut(Range range, int parts);
 std::vector<Range> consecutive(std::span<const int64_t> counts);
 int64_t longest(std::span<const Range> ranges);
 
-/// Operands of a reduction of two. The one in scratch at `begin` is the left or the right one.
+/// Operands of a reduction of two operands, one of which is in scratch at `begin`. It is the left
+/// operand with left_from(), and the right one with right_from().
 constexpr Operands left_from(int64_t begin) { return {2, 1, begin, 0}; }
 constexpr Operands right_from(int64_t begin) { return {2, 0, begin, 0}; }
 
@@ -35,7 +36,7 @@ class Builder {
   /// Adds a reduction whose result is divided by `divisor`: 1, or a number that keeps a sum of f16
   /// from overflowing.
   void reduce(Slot from, Range source, Operands operands, Slot to, int64_t target, int divisor = 1);
-  /// Starts the next round. All ranks count the same rounds, including those in which they do
+  /// Starts the next round. All ranks count the same rounds, including rounds in which they do
   /// nothing.
   void next_round(int rounds = 1) { round_ += rounds; }
   /// Reserves elements of scratch; returns their offset.
@@ -50,7 +51,7 @@ class Builder {
 /// Returns the schedule of a communicator of one rank: input is copied to output.
 Schedule copy_through(const Problem& problem);
 
-/// The ranks of each host. Hosts are numbered by first appearance; members ascend.
+/// The ranks of each host. Hosts are numbered by first appearance. Members are in ascending order.
 class HostMap {
  public:
   explicit HostMap(const Problem& problem);
@@ -61,10 +62,10 @@ class HostMap {
   const std::vector<int>& members(int host) const { return members_[static_cast<size_t>(host)]; }
   int least_members() const;
   int most_members() const;
-  /// Returns, for each member of a host, the ranks of other hosts that it represents. They are
-  /// dealt to the members in turn.
+  /// Deals the ranks of other hosts to the members of `host` in turn. Returns, for each member, the
+  /// ranks that were dealt to it.
   std::vector<std::vector<int>> dealt(int host) const;
-  /// Returns the most ranks that are dealt to any member of any host.
+  /// Returns the largest number of ranks that are dealt to any member of any host.
   int most_dealt() const;
   /// Returns the member of `host` to which this rank of another host was dealt.
   int dealt_to(int host, int rank) const;

@@ -6,8 +6,9 @@
 
 namespace tutti {
 
-/// Lets algorithms for 2^k ranks run on any number of ranks. Before them, the ranks from 2^k on
-/// send their data to a partner below 2^k. Afterwards they receive the result from it.
+/// Lets algorithms for 2^k ranks (the core) run on any number of ranks. Before the core's rounds,
+/// each rank from 2^k on sends its data to a partner below 2^k. After the core's rounds it receives
+/// the result from that partner.
 class Fold {
  public:
   explicit Fold(const Problem& problem)
@@ -21,7 +22,8 @@ class Fold {
   int core() const { return core_; }
   bool is_in_core() const { return rank_ < core_; }
 
-  /// Adds one round. Returns where this rank's operand begins from then on.
+  /// Adds the round before the core's. Returns the position of this rank's operand after that
+  /// round.
   SlotElement fold(Builder& builder) const {
     SlotElement operand{Slot::input, 0};
     if (!is_in_core()) {
@@ -36,7 +38,7 @@ class Fold {
     return operand;
   }
 
-  /// Adds one round, after those of the core.
+  /// Adds the round after the core's.
   void unfold(Builder& builder) const {
     if (!is_in_core())
       builder.recv(partner_, Slot::output, all_);

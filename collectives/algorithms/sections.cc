@@ -83,7 +83,7 @@ void ring_allgather(Builder& builder, const Group& group, std::span<const Range>
 }
 
 void binomial_broadcast(Builder& builder, const Group& group, int root, Slot from, Range range) {
-  const auto place = static_cast<int>(group.wrapped(group.self - root));  // the root's is 0
+  const auto place = static_cast<int>(group.wrapped(group.self - root));  // the root has 0
   for (int reached = 1; reached < group.size(); reached *= 2) {
     if (place < reached && place + reached < group.size())
       builder.send(group.at(group.self + reached), place == 0 ? from : Slot::output, range);

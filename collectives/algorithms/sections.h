@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-/// Ranks in an order, and this rank's index among them. Larger algorithms are built from the
-/// sections below. Each section takes the same number of rounds on every member.
+/// An ordered list of ranks, and this rank's index in it. Larger algorithms are built from the
+/// functions below. Each function takes the same number of rounds on every member.
 struct Group {
   std::vector<int> ranks;
   int self = 0;
@@ -21,8 +21,9 @@ struct Group {
     return static_cast<size_t>((place % size() + size()) % size());
   }
 };
-/// Returns the power of two that keeps a sum of `operands` f16 numbers in range. Division by it is
-/// exact except for small numbers, which lose no more than they would in the mean.
+/// For scaled sums, returns the power of two that keeps a sum of `operands` f16 numbers in range;
+/// otherwise 1. Division by it is exact except for small numbers, which lose no more than they
+/// would in the mean.
 int divisor_of(Sums sums, int operands);
 /// Returns the group of all ranks in order.
 Group everyone(const Problem& problem);
@@ -36,9 +37,9 @@ void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const
 void direct_allgather(Builder& builder, const Group& group, std::span<const Range> ranges);
 
 /// Reduces around the ring: at the end member i has chunks[i], reduced over all members' `from`, in
-/// output at `target`. Only the last round writes it. Partial sums alternate between two buffers,
-/// of which one is sent while the other receives. Takes size - 1 rounds; there is one chunk per
-/// member.
+/// output at `target`. Only the last round writes to the output. Partial sums alternate between two
+/// buffers, of which one is sent while the other receives. There is one chunk per member. Takes
+/// size - 1 rounds.
 void ring_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> chunks,
                          Slot from, int64_t target);
 /// Gathers around the ring: output[chunks[i]] of each member i reaches all members. `own` is the

@@ -15,7 +15,7 @@ else()
       set(ENV{CUDACXX} ${TUTTI_NVCC})
     endif()
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      # These are A100, H100 and H200. Later GPUs compile the kernels from PTX.
+      # 80 is for A100, 90 for H100 and H200. Later GPUs compile the kernels from PTX.
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
       if(TUTTI_QUICK_BUILD)
         set(CMAKE_CUDA_ARCHITECTURES 80)  # H100 and H200 compile it from PTX
@@ -50,8 +50,8 @@ endif()
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
-# The first are the kernels of the device's plugin, the second those of layers
-# (kernels/cuda/layers.cmake).
+# tutti_cuda_kernels has the kernels of the device plugin, tutti_cuda_layer_kernels those of the
+# layer plugin (kernels/cuda/layers.cmake).
 add_library(tutti_cuda_kernels OBJECT cuda/pack/launch.cu cuda/flags/flags.cu)
 add_library(tutti_cuda_layer_kernels OBJECT cuda/layers/launch_layers.cu)
 foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)

@@ -10,12 +10,12 @@
 
 namespace tutti {
 
-/// The arithmetic of layers on the tensors of one device, forward and backward. An object keeps
-/// nothing of a call: backward gets what it needs from forward as arguments, so any number of
-/// batches may be in flight. One thread at a time uses an object. Each model has its own, so that
-/// ranks may be threads of one process. Equal shapes, numbers of threads and machines give equal
-/// bits. On a device with streams, a call returns as soon as its work is queued on the stream of
-/// its output.
+/// The arithmetic of layers on the tensors of one device, forward and backward. An object stores
+/// nothing between calls. Backward gets the results of forward that it needs as arguments, so any
+/// number of batches may be in flight. One thread at a time uses an object. Each model has its own,
+/// so that ranks may be threads of one process. Equal shapes, numbers of threads and machines give
+/// equal bits. On a device with streams, a call returns as soon as its work is queued on the stream
+/// of its output.
 ///
 /// All tensors are row-major, are on device(), and have dtype f32, bf16 or f16; 16-bit tensors are
 /// computed in f32. Gradients of parameters and statistics are f32; exceptions are documented
@@ -72,7 +72,7 @@ class LayerKernels {
                                           const ConstTensorView& weight,
                                           const ConstTensorView& output_gradient,
                                           const TensorView& input_gradient) = 0;
-  /// Adds to f32 gradients.
+  /// Adds the gradients of weight and bias to f32 tensors.
   virtual void convolution_backward_weights(const ConvolutionOptions& options,
                                             const ConstTensorView& input,
                                             const ConstTensorView& output_gradient,
@@ -149,7 +149,7 @@ class LayerKernels {
                                      const TensorView& inverse_deviation,
                                      const TensorView& running_mean,
                                      const TensorView& running_variance) = 0;
-  /// Computes the same from the running values, which stay unchanged.
+  /// Computes mean and inverse_deviation from the running values, which stay unchanged.
   virtual void batch_norm_running_statistics(const ConstTensorView& running_mean,
                                              const ConstTensorView& running_variance,
                                              double epsilon, const TensorView& mean,
@@ -177,7 +177,8 @@ class LayerKernels {
                                          const ConstTensorView& moments,
                                          const TensorView& input_gradient) = 0;
 
-  /// bias_gradient += s, weight_gradient += t, with s and t as above. Both gradients are f32.
+  /// bias_gradient += s, weight_gradient += t, where s and t are the first and second sums of the
+  /// moments. Both gradients are f32.
   virtual void batch_norm_backward_weights(const ConstTensorView& moments,
                                            const TensorView& weight_gradient,
                                            const TensorView& bias_gradient) = 0;
@@ -192,7 +193,7 @@ class LayerKernels {
                                          const ConstTensorView& weight,
                                          const ConstTensorView& output_gradient,
                                          const TensorView& input_gradient) = 0;
-  /// Adds to f32 gradients.
+  /// Adds the gradients of weight and bias to f32 tensors.
   virtual void layer_norm_backward_weights(const ConstTensorView& input,
                                            const ConstTensorView& statistics,
                                            const ConstTensorView& output_gradient,
@@ -232,7 +233,7 @@ class LayerKernels {
                                  const ConstTensorView& weight, const ConstTensorView& bias,
                                  const TensorView& output, const TensorView& kept) = 0;
   /// Computes the gradients of the gates and of r. The gradients of the weight and the bias follow
-  /// from the latter as those of a linear layer whose input is the h before each step.
+  /// from that of r, like those of a linear layer whose input is the h before each step.
   virtual void recurrent_backward(Recurrence recurrence, const ConstTensorView& weight,
                                   const ConstTensorView& output, const ConstTensorView& kept,
                                   const ConstTensorView& output_gradient,
@@ -255,7 +256,7 @@ class LayerKernels {
 
   /// Converts to another dtype of the same shape, rounding to nearest.
   virtual void cast_to(const ConstTensorView& input, const TensorView& output) = 0;
-  /// target += source. Both have one shape and any of the dtypes above.
+  /// target += source. Both have one shape; each is f32, bf16 or f16.
   virtual void add(const ConstTensorView& source, const TensorView& target) = 0;
 };
 

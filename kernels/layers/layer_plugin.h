@@ -24,7 +24,7 @@ struct LayerPlugin {
   std::unique_ptr<StepKernels> (*steps)(const std::vector<StepOperands>& operands) = nullptr;
 };
 
-/// The symbol that such a plugin exports, besides the device's.
+/// The symbol that a layer plugin exports.
 extern "C" const LayerPlugin tutti_layer_plugin;
 
 /// Returns the file of the plugin for a kind of device, in plugin_folder().

@@ -8,7 +8,7 @@
 namespace tutti {
 
 /// The plain loops that define LayerKernels, in f64. Values are row-major. A bias without elements
-/// means that the layer has none. Gradients of parameters are those of one call; they are not
+/// means that the layer has none. Gradients of parameters belong to one call and are not
 /// accumulated.
 namespace reference {
 
@@ -29,13 +29,13 @@ Values convolution_forward(const ConvolutionShape& shape, const Values& input, c
 WeightedGradients convolution_backward(const ConvolutionShape& shape, const Values& input,
                                        const Values& weight, const Values& output_gradient);
 
-/// If a window contains its maximum twice, the first in row order gets the gradient.
+/// In pooling_backward(), a window's first maximum in row order gets the window's gradient.
 Values pooling_forward(const PoolingShape& shape, const Values& input);
 Values pooling_backward(const PoolingShape& shape, const Values& input,
                         const Values& output_gradient);
 
 Values activation_forward(Activation activation, const Values& input);
-/// Takes forward's input, for all activations.
+/// `input` is forward's input, for all activations.
 Values activation_backward(Activation activation, const Values& input,
                            const Values& output_gradient);
 

@@ -22,7 +22,7 @@ struct ConvolutionOptions {
 
 enum class Pooling : uint8_t { max, average };
 
-/// Square windows over the two dimensions of images. Padding counts in no maximum and no average.
+/// Square windows over the two dimensions of images. Maxima and averages ignore the padding.
 /// Elements at the right and lower edge that do not fill a window are ignored.
 struct PoolingOptions {
   Pooling pooling = Pooling::max;
@@ -52,8 +52,8 @@ constexpr int64_t gate_count(Recurrence recurrence) {
   return recurrence == Recurrence::lstm ? 4 : 3;
 }
 
-/// Shapes of the layers' kernels as numbers follow. All arrays are dense and row-major: images are
-/// [batch, channels, (depth,) height, width], rows are [..., features].
+/// The structs below describe the shapes of the layers' kernels as numbers. All arrays are dense
+/// and row-major: images are [batch, channels, (depth,) height, width], rows are [..., features].
 
 /// output[rows, outputs] = input[rows, inputs] * weight[outputs, inputs]^T + bias[outputs]
 struct LinearShape {
@@ -88,7 +88,7 @@ struct AttentionShape {
   AttentionOptions options;
   int64_t batch = 0;
   int64_t length = 0;
-  int64_t width = 0;  // of one head
+  int64_t width = 0;  // width of one head
 };
 
 /// Gates are side by side: [batch, length, gates * width].
@@ -122,8 +122,9 @@ struct PoolingShape {
   }
 };
 
-/// These return the shape of a call. Each throws Error(invalid_argument) that names the layer, the
-/// given and the accepted value. A batch may be empty; all other extents are at least 1.
+/// The following functions return the shape of a call. Each throws Error(invalid_argument) that
+/// names the layer, the given and the accepted value. A batch may be empty; all other extents are
+/// at least 1.
 LinearShape linear_shape(const Shape& input, const Shape& weight);
 ConvolutionShape convolution_shape(const ConvolutionOptions& options, const Shape& input,
                                    const Shape& weight);
@@ -132,7 +133,7 @@ AttentionShape attention_shape(const AttentionOptions& options, const Shape& pac
 RecurrentShape recurrent_shape(Recurrence recurrence, const Shape& gates);
 /// `layer` is its name in errors.
 ChannelsShape channels_shape(const char* layer, const Shape& input);
-/// These return the shape of the layer's output.
+/// The following functions return the shape of the layer's output.
 Shape attention_output(const AttentionShape& shape);
 Shape linear_output(const Shape& input, const Shape& weight);
 Shape convolution_output(const ConvolutionShape& shape);

@@ -45,8 +45,8 @@ HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
   }
 }
 
-// Updates the lanes from element i: w = kept * w - change, where Step::Change() computes the change
-// from the gradient with its decay.
+// Updates one vector of elements, beginning with element i: w = kept * w - change. Step::Change()
+// computes the change from the gradient to which the decay was added.
 template <class Step, class D>
 HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays, size_t i) {
   const auto w = hn::LoadU(d, arrays.value + i);

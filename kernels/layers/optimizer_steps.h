@@ -52,10 +52,10 @@ void rms_prop_step(const RmsPropSettings& settings, std::span<float> value,
                    std::span<const float> gradient, std::span<float> mean_square,
                    std::span<float> velocity);
 
-/// Steps with layer-wise rates: norms of each parameter determine the length of its step. A
-/// parameter may be split into parts; the caller then sums their squares between the two halves of
-/// a step. A ratio is 1 if one of its norms is 0, or if `is_adapted` is false. Biases and the
-/// weights of normalisation layers are not adapted; they get no weight decay either.
+/// Steps with layer-wise rates: the norms of each parameter determine the length of its step. A
+/// parameter may be split into parts; the caller then sums the parts' squares between the two
+/// halves of a step. The ratio of two norms counts as 1 if one of them is 0, or if `is_adapted` is
+/// false. Biases and the weights of normalisation layers are not adapted and get no weight decay.
 
 /// Returns the sum of squares in f64, added in the order of the elements.
 double sum_squares(std::span<const float> values);
@@ -68,7 +68,7 @@ struct LarsSettings {
   double weight_decay = 0;
   double trust = 0.001;
 };
-/// Takes the sums of squares of the whole w and g.
+/// `value_squares` and `gradient_squares` are the sums of squares of the whole w and g.
 void lars_step(const LarsSettings& settings, bool is_adapted, double value_squares,
                double gradient_squares, std::span<float> value, std::span<const float> gradient,
                std::span<float> velocity);
@@ -87,7 +87,8 @@ struct LambSettings {
 void lamb_update(const LambSettings& settings, bool is_adapted, std::span<const float> value,
                  std::span<const float> gradient, std::span<float> first_moment,
                  std::span<float> second_moment, std::span<float> update);
-/// Second half: updates w. Takes the sums of squares of the whole w and u.
+/// Second half: updates w. `value_squares` and `update_squares` are the sums of squares of the
+/// whole w and u.
 void lamb_step(const LambSettings& settings, bool is_adapted, double value_squares,
                double update_squares, std::span<float> value, std::span<const float> update);
 

@@ -10,9 +10,9 @@ namespace tutti {
 /// (kernels/cuda/steps/step_tile.h) do the same arithmetic with them.
 struct StepFactors {
   float rate = 0, decay = 0, epsilon = 0;
-  float kept = 1;                                                    // factor of the value
-  float momentum = 0, direct = 0, carried = 0;                       // SGD, RMSProp
-  float keep = 0, rest = 0;                                          // RMSProp
+  float kept = 1;                               // factor of the parameter's value
+  float momentum = 0, direct = 0, carried = 0;  // SGD, RMSProp
+  float keep = 0, rest = 0;                     // RMSProp
   float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0, correction = 0;  // Adam
 };
 

@@ -12,11 +12,11 @@ namespace tutti {
 enum class StepKind : int32_t { sgd, adam, rms_prop };
 
 /// One parameter, dense and f32. All operands are on one device and stream. `first` and `second`
-/// are the optimizer's state; those that it does not use have no elements.
+/// are the optimizer's state. A tensor that the optimizer does not use has no elements.
 struct StepOperands {
   TensorView value, gradient;
   TensorView first = {}, second = {};
-  bool is_adapted = true;  // LARS and LAMB adapt its rate
+  bool is_adapted = true;  // true if LARS and LAMB adapt the parameter's rate
 };
 
 /// An optimizer's steps over all of its parameters on a device. Each step is a few launches for any
@@ -43,7 +43,7 @@ class StepKernels {
   virtual void step(const LambSettings& settings) = 0;
 };
 
-/// Returns kernels for parameters on one device other than the CPU, whose steps are
+/// Returns kernels for parameters on one device other than the CPU; for the CPU see
 /// optimizer_steps.h. Throws Error(unavailable) like make_layer_kernels(), and
 /// Error(invalid_argument) for operands that differ in device, stream or count, or are not f32.
 std::unique_ptr<StepKernels> make_step_kernels(const std::vector<StepOperands>& operands);

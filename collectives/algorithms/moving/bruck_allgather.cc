@@ -6,8 +6,9 @@
 namespace tutti {
 
 // Bruck's algorithm: ceil(log2(n)) rounds for any n. Scratch holds the chunks in ring order,
-// beginning with this rank's. In each round a rank receives, from a doubling distance, as many
-// chunks as it has. At the end two copies rotate the chunks into rank order.
+// beginning with this rank's. In each round a rank receives as many chunks as it already has, from
+// a rank at twice the distance of the round before. At the end two copies rotate the chunks into
+// rank order.
 Schedule bruck_allgather(const Problem& problem) {
   Builder builder;
   const int size = problem.size, rank = problem.rank;

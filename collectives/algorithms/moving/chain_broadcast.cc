@@ -4,7 +4,7 @@
 namespace tutti {
 
 // Each rank sends to the next, beginning with the root. With several segments in flight all links
-// are busy at once, and no rank sends the data more than once. This suits large data.
+// are busy at the same time, and no rank sends the data more than once. This suits large data.
 Schedule chain_broadcast(const Problem& problem) {
   Builder builder;
   const Range all{0, problem.counts[0]};

@@ -3,9 +3,9 @@
 
 namespace tutti {
 
-// Each chunk is sent to every other host once. Its rank sends it to the members of its own host and
-// to one member of each other host, the one to which that rank was dealt. That member sends it on
-// within its host.
+// Each chunk is sent to every other host once. The owner of a chunk sends it to the members of its
+// own host, and to one member of each other host (HostMap::dealt_to). That member sends the chunk
+// to the other members of its host.
 Schedule hierarchical_allgather(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);

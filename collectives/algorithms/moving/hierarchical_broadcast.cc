@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-// A binomial tree over one leader per host (on the root's host, the root), then one within each
-// host, so that the data is sent to each host once.
+// Broadcasts along a binomial tree over one leader per host (the root is the leader of its host),
+// then along one within each host. So the data is sent to each host once.
 Schedule hierarchical_broadcast(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);

@@ -4,8 +4,8 @@
 namespace tutti {
 
 // n-1 rounds, each a permutation: at distance d every rank sends to the rank d ahead and receives
-// from the rank d behind. In place, the input is first copied to scratch. All ranks count a round
-// for this copy, because a rank that works in place may meet one that does not.
+// from the rank d behind. If input and output are the same memory, the input is first copied to
+// scratch. Every rank counts a round for this copy, because only some ranks may work in place.
 Schedule pairwise_alltoall(const Problem& problem) {
   Builder builder;
   const int size = problem.size, rank = problem.rank;

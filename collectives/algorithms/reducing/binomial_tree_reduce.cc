@@ -3,8 +3,8 @@
 
 namespace tutti {
 
-// Reduces up the broadcast's tree, then sends empty messages down it, which give every rank the
-// verdict.
+// Reduces towards the root along the tree of binomial_tree_broadcast. Empty messages then go down
+// the tree and carry the verdict (go or veto) to every rank.
 Schedule binomial_tree_reduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;

@@ -3,7 +3,8 @@
 
 namespace tutti {
 
-// Every rank sends to the root, which reduces in rank order and answers with the verdict.
+// Every rank sends to the root, which reduces in rank order. The root's answer carries the verdict
+// (go or veto).
 Schedule direct_reduce(const Problem& problem) {
   Builder builder;
   const Range all{0, problem.counts[0]};

@@ -7,14 +7,15 @@
 namespace tutti {
 
 // Rabenseifner's algorithm: a reduce-scatter by halving the range with a partner, then an allgather
-// back along the same path. It sends a ring's bytes in 2 log2(n) rounds. Neighbours come first,
-// because they exchange the most and are on one host if ranks are numbered host by host. Sums stay
-// in scratch until the verdicts of all ranks are known.
+// back along the same path. It sends as many bytes as a ring, in 2 log2(n) rounds. The first
+// partners are neighbours, because the first rounds exchange the most data, and neighbours are on
+// one host if ranks are numbered host by host. Sums stay in scratch until the verdicts (go or veto)
+// of all ranks are known.
 Schedule halving_doubling_allreduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;
   const Fold fold(problem);
-  SlotElement operand = fold.fold(builder);  // at the first element of `range`
+  SlotElement operand = fold.fold(builder);  // position of the first element of `range`
   const int rounds = std::countr_zero(static_cast<unsigned>(fold.core()));
   if (!fold.is_in_core()) {
     builder.next_round(2 * rounds);
@@ -55,7 +56,7 @@ Schedule halving_doubling_allreduce(const Problem& problem) {
   }
   fold.unfold(builder);
   auto schedule = builder.take();
-  schedule.heard_all = rounds;  // round 0 is the fold's
+  schedule.heard_all = rounds;  // round 0 belongs to the fold
   return schedule;
 }
 

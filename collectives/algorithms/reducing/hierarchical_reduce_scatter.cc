@@ -3,9 +3,10 @@
 
 namespace tutti {
 
-// Two levels. Each host first reduces its chunks for every rank, then sends one sum per rank of
-// another host. Within the host, a rank sums its own chunk, and the members in turn sum the chunks
-// for other hosts, one chunk per member and round.
+// Two levels. First each host sums its members' chunks for every rank of every host. In each round,
+// each member sums one chunk: its own in the first round, then the chunks of the ranks of other
+// hosts that were dealt to it. The host then sends each of these sums to the rank that owns the
+// chunk.
 Schedule hierarchical_reduce_scatter(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);

@@ -6,8 +6,8 @@
 namespace tutti {
 
 // log2(n) rounds in which pairs at doubling distances exchange all of their data. It suits small
-// data on many ranks. The lower rank's operand is always the left one, so that both compute the
-// same bits.
+// data on many ranks. The lower rank's operand is always the left one, so that both ranks of a pair
+// compute the same bits.
 Schedule recursive_doubling_allreduce(const Problem& problem) {
   if (problem.size == 1) return copy_through(problem);
   Builder builder;

@@ -4,7 +4,8 @@
 namespace tutti {
 
 // Two rounds: each rank owns a chunk, receives every rank's part of it, reduces it in rank order
-// and sends the result to every rank. It sends as few bytes as a ring, between all pairs at once.
+// and sends the result to every rank. It sends as few bytes as a ring, but between all pairs at the
+// same time.
 Schedule two_shot_allreduce(const Problem& problem) {
   Builder builder;
   const Group group = everyone(problem);

@@ -31,7 +31,7 @@ ErrorCode code_of(cudaError_t status) {
   }
 }
 
-// Returns advice for errors that do not contain it themselves.
+// Returns advice for errors whose own text contains none.
 std::string_view advice(cudaError_t status) {
   switch (status) {
     case cudaErrorMemoryAllocation:

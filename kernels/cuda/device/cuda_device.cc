@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kSlabBytes = 16384;
 constexpr size_t kLeastHostBytes = 4096;
 constexpr size_t kWordBytes = 64;    // a cache line each, because host and device poll them
-constexpr size_t kMostAwaited = 64;  // per command; CUDA allows 256
+constexpr size_t kMostAwaited = 64;  // words per command; CUDA allows 256
 
 struct Event {
   cudaEvent_t event;
@@ -106,7 +106,7 @@ int CudaDevice::current_device() const {
 int CudaDevice::device_of(StreamRef stream, const void* memory, const void* other) {
   if (devices_.size() == 1) return 0;
   const int device = current_device();
-  const auto current = scope(device);  // else any query would make CUDA create a context
+  const auto current = scope(device);  // without it, any query would make CUDA create a context
   if (!is_default(native(stream))) {
     int its = 0;
     check(cudaStreamGetDevice(native(stream), &its), "use a stream", device);
@@ -186,7 +186,7 @@ void* CudaDevice::allocate_host(size_t bytes) {
 void CudaDevice::free(void* memory, Device device) noexcept try {
   if (memory != nullptr) state(device.index).pool->free(memory);
 } catch (...) {
-  // The memory is lost.
+  // No caller can handle the error, so the memory is lost.
 }
 
 void CudaDevice::free_host(void* memory) noexcept {
@@ -205,7 +205,7 @@ uint64_t* CudaDevice::take_word() {
       return word;
     }
   }
-  // The slab is never freed: words are few, and CUDA waits for the device when it frees pinned
+  // The slab is never freed. Its words are few, and CUDA waits for the device when it frees pinned
   // memory.
   auto* slab = static_cast<std::byte*>(allocate_host(kSlabBytes));
   const std::lock_guard lock(mutex_);
@@ -247,7 +247,7 @@ void CudaDevice::unmap_shared(void* memory) noexcept try {
   const auto current = scope(current_device());
   shared_.unmap(memory);
 } catch (...) {
-  // The mapping is lost.
+  // No caller can handle the error, so the mapping is lost.
 }
 
 void CudaDevice::register_host(void* memory, size_t bytes) {
@@ -264,7 +264,7 @@ void CudaDevice::forget_host(void* memory) noexcept try {
   cudaHostUnregister(memory);
   forget_error();
 } catch (...) {
-  // It stays pinned until it is unmapped.
+  // No caller can handle the error. The memory stays pinned until it is unmapped.
 }
 
 // --- streams and events -------------------------------------------------------------------------
@@ -397,8 +397,8 @@ void CudaDevice::reduce_by_flags(const DeviceFlags& flags, StreamRef stream) {
 }
 
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
-  // CUDA starts before this object and unmaps the words' memory at exit, so the thread must end
-  // first.
+  // CUDA unmaps the memory of HostFunctions' words at exit. CUDA started before this object, so
+  // this exit handler runs first and ends the thread in time.
   std::call_once(ended_with_process_, [] { std::atexit([] { cuda_device().functions_.end(); }); });
   thread_local const char own = 0;
   const void* key = native(stream);

@@ -17,15 +17,15 @@
 
 namespace tutti::cuda {
 
-/// The runtime of all GPUs that this process sees. There is one per process, which is never
-/// destroyed because CUDA may be unloaded before it at exit. Any thread may call it; it leaves each
-/// thread's current device unchanged.
+/// The runtime of all GPUs that this process sees. There is one per process. It is never destroyed,
+/// because CUDA may be unloaded first at exit. Any thread may call it. It leaves each thread's
+/// current device unchanged.
 ///
 /// A null stream is a default stream. Its device is that of the event or memory in the call; else
 /// the thread's current device; else (if the thread never used CUDA) the device that this process
-/// used first. The library's own streams have the highest priority. Communication runs first, and
-/// they share no hardware queue with the user's streams, which may be blocked until one of ours
-/// writes a word.
+/// used first. The library's own streams have the highest priority, so that communication runs
+/// first. They also share no hardware queue with the user's streams, because these may be blocked
+/// until one of the library's streams stores a value.
 class CudaDevice final : public DeviceRuntime {
  public:
   /// Throws Error(unavailable) if there is no GPU.
@@ -40,15 +40,15 @@ class CudaDevice final : public DeviceRuntime {
     return state(device.index).pool->allocate(bytes, stream);
   }
   void free(void* memory, Device device) noexcept override;
-  /// Sizes are rounded up to powers of two. Freed memory is kept for reuse: when CUDA frees pinned
-  /// memory, it waits for the whole device, where a stream may be blocked until this process stores
-  /// a word.
   DeviceMemoryStatistics memory_statistics(Device device) override {
     return state(device.index).pool->statistics();
   }
   void limit_memory(Device device, size_t bytes) override {
     state(device.index).pool->limit(bytes);
   }
+  /// Rounds sizes up to powers of two. Freed memory is kept for reuse, because CUDA waits for the
+  /// whole device when it frees pinned memory. On the device a stream may be blocked until this
+  /// process stores a value.
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
   uint64_t* take_word() override;

@@ -11,8 +11,8 @@ namespace tutti::cuda {
 /// default pool, which waits for no stream and keeps freed memory.
 class DeviceMemory final : public MemorySource {
  public:
-  /// Nothing keeps `stream` busy for long: only this object uses it, and its owner for work that it
-  /// waits for.
+  /// `stream` is used only by this object, and by its owner for work that the owner waits for. So
+  /// it is never busy for long.
   DeviceMemory(const Driver& driver, CUcontext context, int device, bool has_pools,
                cudaStream_t stream);
 

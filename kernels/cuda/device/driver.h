@@ -15,7 +15,7 @@ struct Driver {
   decltype(&cuDevicePrimaryCtxRetain) context_retain = nullptr;
   decltype(&cuDeviceGetAttribute) device_attribute = nullptr;
   decltype(&cuGetErrorName) error_name = nullptr;
-  // Null if the driver is too old for them.
+  // Null if the driver is too old for these functions.
   decltype(&cuStreamWriteValue64) write_value = nullptr;
   decltype(&cuStreamBatchMemOp) batch_words = nullptr;
 
@@ -25,8 +25,8 @@ struct Driver {
   void check(CUresult status, std::string_view what, int device) const;
 };
 
-/// Makes a context the calling thread's current one for a scope. Unlike cudaSetDevice() and back,
-/// this creates no context on the thread's previous device if that device was never used.
+/// Makes a context the calling thread's current one for a scope. A pair of calls of cudaSetDevice()
+/// could create a context on the thread's previous device; this never does.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, CUcontext context, int device);

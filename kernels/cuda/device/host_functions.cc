@@ -73,8 +73,8 @@ void HostFunctions::run() {
   }
 }
 
-// Calls, in the order in which they were added, the functions whose words are stored. A function
-// waits for the earlier ones of its stream. Returns how many were called.
+// Calls, in the order in which they were added, the functions whose words are nonzero. A function
+// waits for earlier functions of its stream. Returns how many were called.
 size_t HostFunctions::call_those_stored(std::vector<Pending>& pending) {
   std::vector<const void*> held;
   std::vector<Pending> left;

@@ -11,10 +11,10 @@
 
 namespace tutti::cuda {
 
-/// Calls functions once their words are stored. CUDA's own host functions all run on one thread per
-/// process. That thread blocks while another thread copies unpinned memory on a blocked stream,
-/// even if the function would unblock that stream. This object's thread only loads words, and CUDA
-/// cannot block it.
+/// Calls a function when a stream has stored a nonzero value in the function's 64-bit word. CUDA's
+/// own host functions all run on one thread per process. That thread blocks while another thread
+/// copies unpinned memory on a blocked stream, even if the function would unblock that stream. This
+/// object's thread only loads words, and CUDA cannot block it.
 class HostFunctions {
  public:
   /// `give_back` receives each word before its function is called.
@@ -26,7 +26,7 @@ class HostFunctions {
   /// Calls `function` on this object's thread once `word` is nonzero, after all earlier functions
   /// of `stream`.
   void add(const void* stream, uint64_t* word, std::function<void()> function);
-  /// Ends the thread. Functions whose words were not stored are never called, and neither are
+  /// Ends the thread. Functions whose words are still zero are never called, and neither are
   /// functions added later. In a forked process, which lacks that thread, it does nothing.
   void end();
 

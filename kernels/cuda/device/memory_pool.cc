@@ -151,7 +151,8 @@ void* MemoryPool::find(size_t bytes, ListKey key, const StreamRef* stream, void*
   return take(blocks_.find(fit->second), bytes, stream, event);
 }
 
-// Takes the smallest block that is large enough, of those that other streams may still use.
+// Takes the smallest block that is large enough. Makes the stream wait on the device for all other
+// streams that may still use the block.
 void* MemoryPool::find_waiting(size_t bytes, StreamRef stream, void* event) {
   auto best = blocks_.end();
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
@@ -174,7 +175,7 @@ void* MemoryPool::reserve(std::unique_lock<std::mutex>& lock, size_t bytes, cons
   const size_t least = round_up(bytes, kSegmentStep);
   for (size_t size = usual_segment(bytes);; size = least) {
     if (size <= limit_ && statistics_.reserved_bytes <= limit_ - size) {
-      statistics_.reserved_bytes += size;  // before another thread exceeds the limit
+      statistics_.reserved_bytes += size;  // counted now, so that no other thread exceeds the limit
       lock.unlock();
       void* segment = nullptr;
       try {
@@ -197,7 +198,8 @@ void* MemoryPool::reserve(std::unique_lock<std::mutex>& lock, size_t bytes, cons
   }
 }
 
-// Takes the block, or its first `bytes`, for a stream that is ordered after all earlier uses.
+// Takes the block, or its first `bytes` bytes, for a stream. The stream must be ordered after all
+// earlier uses of the block.
 void* MemoryPool::take(Blocks::iterator at, size_t bytes, const StreamRef* stream, void* event) {
   unlist(at);
   auto& block = at->second;
@@ -286,8 +288,8 @@ void MemoryPool::unlist(Blocks::iterator at) {
 }
 
 void MemoryPool::drop_reached() {
-  // All changed blocks first leave their lists. When they return, neighbours with the same
-  // pending uses are merged.
+  // All changed blocks first leave their free lists. When they return to the lists, neighbours with
+  // the same pending uses are merged.
   std::vector<Blocks::iterator> changed;
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
     auto& [data, block] = *at;

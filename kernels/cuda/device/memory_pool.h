@@ -17,7 +17,7 @@ namespace tutti::cuda {
 
 /// The functions of the driver that a pool needs, for one device. Any threads may call it
 /// concurrently. reserve() and create_event() may block, so the pool holds no lock while it calls
-/// them; the others return at once.
+/// them. The other functions return immediately.
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
@@ -41,10 +41,10 @@ class MemorySource {
 /// the same streams may still use are joined again.
 ///
 /// Streams run late, so a free block remembers the streams that may still use it, each with an
-/// event. The same stream can reuse it at once. Another stream gets it when the events are reached.
-/// Only if the allocation would otherwise fail does the stream wait for the events on the device.
-/// The search order is: free blocks; the driver; the driver again after whole free segments were
-/// returned to it; blocks that must be waited for. The host never waits for a stream.
+/// event. The same stream can reuse the block immediately. Another stream gets it when the events
+/// are reached. If the allocation would otherwise fail, the stream waits for the events on the
+/// device. The search order is: free blocks; the driver; the driver again after whole free segments
+/// were returned to it; blocks for which the stream must wait. The host never waits for a stream.
 ///
 /// Any thread may call it. Events are created by allocate() and use(), not by free(), because the
 /// driver may make their creation wait for blocked streams.
@@ -63,8 +63,8 @@ class MemoryPool {
   /// Error(out_of_memory) that names the requested, allocated and reserved bytes and the size of
   /// the largest free block.
   void* allocate(size_t bytes, StreamRef stream);
-  /// Returns memory that no stream uses any more, so that every stream may use it. The caller must
-  /// have finished its work before free().
+  /// Returns memory that no stream uses any more, so that every stream may use it. The caller's
+  /// work on it must be complete before free().
   void* allocate_idle(size_t bytes);
   /// Records that work on `stream` also uses this memory, so that free() takes it into account. The
   /// caller must have ordered the stream's work after the memory became ready.
@@ -89,13 +89,13 @@ class MemoryPool {
   struct Block {
     std::byte* segment;
     size_t bytes;
-    bool is_small;  // in a segment for small requests
+    bool is_small;  // the segment is one for small requests
     bool is_listed = false;
     std::vector<Use> uses = {};  // at most one per stream
   };
   using Blocks = std::map<std::byte*, Block>;
-  // Free blocks with equal keys are interchangeable: the same kind of segment, and used by no
-  // stream, by the same one, or by several.
+  // Free blocks with equal keys are interchangeable. They are in the same kind of segment, and are
+  // used by no stream, by the same stream, or by several streams.
   enum class Users { none, one, several };
   using ListKey = std::tuple<bool, Users, void*>;
   using FreeList = std::set<std::pair<size_t, std::byte*>>;
@@ -122,7 +122,7 @@ class MemoryPool {
 
   mutable std::mutex mutex_;  // guards the following
   size_t limit_;
-  Blocks blocks_;  // by address
+  Blocks blocks_;  // keyed by address
   std::map<ListKey, FreeList> free_;
   std::vector<void*> spare_events_;
   uint64_t recorded_ = 0;

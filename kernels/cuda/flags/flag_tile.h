@@ -1,28 +1,30 @@
 #pragma once
 
 // The work of one block of a flag kernel: an allreduce in which the ranks' kernels wait for each
-// other by words in memory that all of them reach. It is a template over how words are stored and
+// other by flags in memory that all of them reach. It is a template over how flags are stored and
 // awaited, so that the same protocol runs on a GPU as PTX and on threads in
 // tests/kernels/cuda/flag_test.cc.
 //
 // Rules that keep it from hanging and from reading too early:
-// - a word is written by one block of one rank and read by one block of another; no rank adds to a
-//   peer's word;
-// - words only grow, and nothing resets them: a peer may be a round ahead;
+// - a flag is written by one block of one rank and read by one block of another; no rank adds to
+//   a peer's flag;
+// - a flag contains the number of a round; it only grows and is never reset, because a peer may be
+//   a round ahead;
 // - a round's number is in the device's memory, and the kernel itself increments it, so that a
 //   captured graph advances by itself;
-// - the two barriers of a round have separate words;
-// - every wait is bounded, checks an abort word, and is abandoned without side effects; the rounds
-//   after that return at once.
+// - the two barriers of a round have separate flags;
+// - every wait is bounded, checks an abort flag, and is abandoned without side effects; later
+//   rounds then return immediately.
 
 #include "tutti/kernels/cuda/pack/reduce_tile.h"
 #include "tutti/tensor/device_flags.h"
 
 namespace tutti::cuda {
 
-inline constexpr int kFlagLine = 32;  // words: 128 bytes, which no other block writes
+inline constexpr int kFlagLine = 32;  // uint32_t per flag: 128 bytes, which no other block writes
 
-/// The memory that a rank's peers write: words for each rank, followed by space for packets.
+/// The part of a rank's memory that its peers write: flags for each peer, followed by space for
+/// packets.
 struct FlagBoard {
   uint32_t start[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
   uint32_t end[kMostFlagBlocks][kMostFlagRanks][kFlagLine];
@@ -30,39 +32,40 @@ struct FlagBoard {
 
 /// State that a rank's kernels keep between launches, in its device's memory.
 struct FlagState {
-  uint32_t round[kMostFlagBlocks];  // of each block
-  uint32_t is_poisoned;             // a wait was abandoned; later rounds return at once
+  uint32_t round[kMostFlagBlocks];  // number of each block's last round
+  uint32_t is_poisoned;             // a wait was abandoned, so later rounds return immediately
 };
 
-/// Two numbers, each with its round's number beside it. Each 8-byte half of the 16 bytes is stored
-/// as a whole, so no reader takes a number of another round for one of its own.
+/// Two elements, each with the number of its round beside it. Each 8-byte half of the 16 bytes is
+/// stored as a whole, so no reader takes an element of another round for one of its own.
 struct alignas(16) FlagPacket {
   uint32_t first, first_round, second, second_round;
 };
 
-/// One allreduce. Grid, variant and count are equal on all ranks, because they come from the plan.
+/// One allreduce. Grid, variant and count are equal on all ranks, because they come from the plan
+/// (the recorded step).
 struct FlagCall {
   ReduceTable table;  // addresses on all ranks, in rank order, at the same element
   FlagBoard* boards[kMostFlagRanks];
-  FlagPacket* packets[kMostFlagRanks];  // packet_places() of them for each rank
-  FlagState* state;                     // this rank's
-  FlagRecord* record;                   // this rank's
-  const uint32_t* abort;                // if nonzero: abandon the wait
+  FlagPacket* packets[kMostFlagRanks];  // packet_places() packets for each rank
+  FlagState* state;                     // state of this rank
+  FlagRecord* record;                   // record of this rank
+  const uint32_t* abort;                // nonzero means: abandon the wait
   // Set by cut_flags(), so that no thread divides.
   int64_t share;             // elements of a rank's share; all elements unless two_shot
   int64_t part;              // elements of a block's part of a share
-  int64_t packets_of_block;  // from one sender, in one round
+  int64_t packets_of_block;  // packets of a block from one sender in one round
   int32_t rank, size, blocks;
   FlagVariant variant;
 };
 
 /// Returns the number of packets in one rank's space. It holds two rounds, since a peer may be one
-/// ahead.
+/// round ahead.
 inline constexpr int64_t packet_places(int64_t packets_of_block, int blocks, int size) {
   return 2 * packets_of_block * blocks * size;
 }
 
-/// Waits until the word is at least `round`. Returns false if the wait was abandoned.
+/// Waits until `*word` is at least `round`. Returns false if the wait was abandoned.
 template <class Atomics>
 TUTTI_DEVICE bool await_flag(const FlagCall& call, const uint32_t* word, uint32_t round, int peer,
                              int block, Atomics& atomics) {
@@ -77,7 +80,7 @@ TUTTI_DEVICE bool await_flag(const FlagCall& call, const uint32_t* word, uint32_
 }
 
 /// Called by thread `peer` of a block. say() announces to the peer that this block has reached a
-/// barrier; hear() waits until the peer's block has.
+/// barrier. hear() waits until the peer's block has reached it.
 template <class Atomics>
 TUTTI_DEVICE void say(const FlagCall& call, bool is_end, uint32_t round, int peer, int block,
                       Atomics& atomics) {
@@ -93,8 +96,8 @@ TUTTI_DEVICE bool hear(const FlagCall& call, bool is_end, uint32_t round, int pe
                     block, atomics);
 }
 
-/// Sets how much each rank and block does, from the table's count and the call's variant, size and
-/// blocks.
+/// Sets the amount of work of each rank and block, from the table's count and the call's variant,
+/// size and blocks.
 inline void cut_flags(FlagCall& call) {
   const int64_t count = call.table.count;
   call.share = call.variant == FlagVariant::two_shot ? flag_part(count, call.size) : count;
@@ -102,7 +105,7 @@ inline void cut_flags(FlagCall& call) {
   call.packets_of_block = (call.part + 1) / 2;
 }
 
-/// Makes the kernel's parameters from the public ones.
+/// Makes the kernel's parameters from a DeviceFlags.
 inline FlagCall make_flag_call(const DeviceFlags& flags) {
   static_assert(sizeof(FlagState) <= DeviceFlags::kStateBytes &&
                 sizeof(FlagBoard) == DeviceFlags::kWordBytes);
@@ -124,7 +127,7 @@ inline FlagCall make_flag_call(const DeviceFlags& flags) {
   return call;
 }
 
-/// Elements [begin, begin + count), which are part number `part` of a whole.
+/// A part of a range: elements [begin, begin + count).
 struct FlagPart {
   int64_t begin, count;
 };
@@ -209,8 +212,8 @@ TUTTI_DEVICE void reduce_block(const FlagCall& call, int block, int thread, int 
                     threads);
 }
 
-/// A block's work is split into phases. All its threads meet between two phases, and all return if
-/// any thread's phase returned false.
+/// A block's work is split into phases. All threads of the block wait for each other between two
+/// phases. All of them return if the phase of any thread returned false.
 inline constexpr int kFlagPhases = 6;
 
 /// Runs one thread's share of a phase of block `block`. Returns false if the kernel must return.

@@ -5,7 +5,7 @@ namespace tutti::cuda {
 namespace {
 
 constexpr int kFlagThreads = 256;      // more would run out of registers
-constexpr uint32_t kLookEvery = 1024;  // polls
+constexpr uint32_t kLookEvery = 1024;  // polls from one check of abort and deadline to the next
 
 __device__ uint64_t nanos_now() {
   uint64_t now;
@@ -13,7 +13,7 @@ __device__ uint64_t nanos_now() {
   return now;
 }
 
-// Stores and awaits words on a GPU, so that other GPUs and the host see all earlier stores.
+// Stores and awaits flags on a GPU, so that other GPUs and the host see all earlier stores.
 struct PtxAtomics {
   uint64_t deadline;
 
@@ -58,10 +58,10 @@ struct PtxAtomics {
 };
 
 template <class T, bool kPackets>
-__global__ void __launch_bounds__(kFlagThreads, 1)  // without the 1, ptxas spills to fit more
+__global__ void __launch_bounds__(kFlagThreads, 1)  // without the 1, ptxas spills registers
     flag_kernel(const __grid_constant__ FlagCall call, uint64_t nanos) {
   PtxAtomics atomics{nanos_now() + nanos};
-#pragma unroll 1  // else each phase gets a copy of all of them
+#pragma unroll 1  // else the compiler makes a copy of all phases for each iteration
   for (int phase = 0; phase < kFlagPhases; ++phase)
     if (!__syncthreads_and(flag_phase<T, kPackets>(call, phase, static_cast<int>(blockIdx.x),
                                                    static_cast<int>(threadIdx.x), kFlagThreads,

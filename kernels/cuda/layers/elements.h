@@ -145,7 +145,7 @@ struct ActivationBackward : WideKernel {
   }
 };
 
-/// Four words of Philox4x32-10 (Salmon et al. 2011), equal to those of random_block().
+/// Four random numbers of Philox4x32-10 (Salmon et al. 2011), equal to those of random_block().
 struct PhiloxBlock {
   uint32_t words[4];
 };
@@ -166,7 +166,7 @@ TUTTI_DEVICE PhiloxBlock philox_block(uint64_t seed, uint32_t step, uint32_t pur
   return {{c0, c1, c2, c3}};
 }
 
-/// Each thread draws a block of four words for its four elements.
+/// Each thread draws a block of four random numbers for its four elements.
 template <class T>
 struct Dropout {
   using Shared = NothingShared;
@@ -196,7 +196,7 @@ struct Dropout {
 /// a_gradient = (output_gradient of the row) * b
 template <class T>
 struct RowProductsBackward : ElementKernel {
-  int64_t row;  // elements
+  int64_t row;  // elements per row
   const T* b;
   const T* output_gradient;
   T* a_gradient;

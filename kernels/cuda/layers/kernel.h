@@ -39,7 +39,7 @@ TUTTI_DEVICE void store_at(T* to, int64_t i, float value) {
     to[i] = value;
 }
 
-/// Number of elements that a thread loads and stores at once if memory is aligned.
+/// Number of elements that a thread loads and stores as one pack if memory is aligned.
 inline constexpr int kWide = 8;
 template <class T>
 struct alignas(16) WidePack {
@@ -77,8 +77,8 @@ TUTTI_DEVICE int64_t quotient(int64_t a, int64_t b) {
 
 // --- sums of a block -----------------------------------------------------------------------------
 
-// Phases 1 to kHalves sum one number per thread by halving. Phase 0 computes the numbers. From
-// phase kHalves + 1 on, the sum is in element 0.
+// Sums one number per thread by halving. Phase 0 computes the numbers, and phases 1 to kHalves add
+// them up. From phase kHalves + 1 on, the sum is in element 0.
 inline constexpr int kHalves = 8;
 static_assert(kThreads == 1 << kHalves);
 
@@ -109,7 +109,8 @@ TUTTI_DEVICE void greater_half(float* all, int thread, int half) {
 /// numbers of each row's lanes; the row's first lane then has the result.
 inline constexpr int kLanes = 32, kRowsOfBlock = kThreads / kLanes, kLaneHalves = 5;
 
-/// Adds one half of each row's lanes to the other; `half` counts from 1.
+/// One step of a tree reduction in each row: adds the upper half of the row's lanes to the lower
+/// half. `half` is the number of the step, from 1.
 template <class Number>
 TUTTI_DEVICE void add_lanes(Number* all, int thread, int half) {
   const int count = kLanes >> half;

@@ -14,7 +14,7 @@ TUTTI_DEVICE void each_of_row(int64_t elements, int thread, Body body) {
 }
 
 /// Computes the log softmax of rows and, with labels, the loss of each row. A label that is not a
-/// class makes the loss NaN, and no memory is read with it.
+/// class makes the loss NaN, and is not used as an index.
 template <class In, class Out>
 struct SoftmaxForward {
   struct Shared {
@@ -307,8 +307,9 @@ struct LayerNormBackward : LaneRows {
 };
 
 /// Each block handles kColumns columns in a part of the rows of [rows, columns], with kOfColumn
-/// threads per column. It writes sums f64[parts, 2, columns]: of the gradients, and, with
-/// statistics, of the gradients times the normalised input of layer norm.
+/// threads per column. It writes sums f64[parts, 2, columns]. The first ones are sums of the
+/// gradients. The second ones, computed only with statistics, are sums of the gradients times the
+/// normalised input of layer norm.
 template <class T>
 struct ColumnSums {
   static constexpr int kColumns = 32, kOfColumn = kThreads / kColumns;
@@ -319,7 +320,7 @@ struct ColumnSums {
   int64_t rows, columns, parts;
   const T* output_gradient;
   const T* input;           // null if no products are needed
-  const float* statistics;  // of layer norm; null in the same case
+  const float* statistics;  // statistics of layer norm; null if no products are needed
   double* sums;
   int64_t blocks() const { return blocks_for(columns, kColumns) * parts; }
   TUTTI_DEVICE void run(int64_t block, int thread, int phase, Shared& shared) const {

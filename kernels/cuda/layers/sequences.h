@@ -72,7 +72,8 @@ struct EmbeddingBackward {
 
 // --- attention: the kernels between its products of matrices -------------------------------------
 
-/// Scores of queries and keys: [matrices, length, pitch], of whose rows `length` elements are used.
+/// Scores of queries and keys [matrices, length, pitch]. Each row uses `length` of its `pitch`
+/// elements.
 struct ScoreRows {
   int64_t matrices, length, pitch;
   int64_t between;  // elements of `logs` from one matrix to the next
@@ -140,8 +141,8 @@ struct AttentionShares {
   }
 };
 
-/// P is the softmax and dP its gradient. Computes slopes = scale * P (dP - rowsum(P dP)), the
-/// gradient of Q K^T, and P again, as `shares`.
+/// P is the softmax and dP its gradient. Computes P again, as `shares`, and slopes = scale * P (dP
+/// - rowsum(P dP)), the gradient of Q K^T.
 template <class T>
 struct AttentionSlopes {
   struct Shared {

@@ -7,7 +7,8 @@
 
 namespace tutti::cuda {
 
-inline constexpr int64_t kMostPoolingKernel = 15;  // a position in a window is a byte
+/// A position in a window must fit into a byte.
+inline constexpr int64_t kMostPoolingKernel = 15;
 
 /// Like PoolingShape; windows ignore the padding.
 struct PoolingWindows {

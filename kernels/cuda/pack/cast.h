@@ -25,7 +25,7 @@ struct Scaling {
   bool is_one = true;
 };
 
-/// size_of() as a shift, because a table would be copied into each thread's memory.
+/// Computes size_of() as a shift, because a table would be copied into each thread's memory.
 TUTTI_DEVICE constexpr int64_t bytes_of(DataType dtype) {
   return static_cast<int64_t>(0x11842184212248ull >> 4 * static_cast<int>(dtype) & 15);
 }
@@ -94,9 +94,9 @@ TUTTI_DEVICE Float16 narrow<Float16>(float value) {
   return {static_cast<uint16_t>(sign | result)};
 }
 
-/// Returns f32 that rounds to 16 bits as `value` itself would: truncated toward zero, with the last
-/// bit set if that lost anything. f64 and 64-bit integers both compare exactly with the truncated
-/// value.
+/// Returns an f32 that rounds to the same 16-bit float as `value`. It is `value` truncated toward
+/// zero, with the last bit set if that lost anything. f64 and 64-bit integers both compare exactly
+/// with the truncated value.
 TUTTI_DEVICE float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);

@@ -20,7 +20,7 @@ struct Lanes {
 };
 
 struct Ending {
-  uint64_t* word;  // null if another launch stores more gates
+  uint64_t* word;  // null unless this is the last launch
   uint64_t clean;
   uint64_t vetoed;
   uint64_t* gates[kMostGates];
@@ -38,7 +38,7 @@ __device__ uint64_t load_acquire(const uint64_t* word) {
   return value;
 }
 
-// Called by all threads of a block.
+// Returns whether no lane of the bucket contains a veto. Called by all threads of a block.
 __device__ bool all_clean(const Lanes& lanes) {
   bool clean = true;
   for (int64_t i = threadIdx.x; i < lanes.count; i += blockDim.x)
@@ -97,7 +97,8 @@ auto* reduce_kernel_for(DataType dtype) {
   }
 }
 
-// Runs after the unpacking kernels and publishes their stores.
+// Runs after the unpacking kernels. Opens the gates and stores the outcome, so that readers of
+// these words see the unpacked elements.
 __global__ void end_kernel(Lanes lanes, const __grid_constant__ Ending ending) {
   const bool clean = all_clean(lanes);
   if (clean)

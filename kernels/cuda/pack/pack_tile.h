@@ -11,15 +11,15 @@ struct Stretch {
   std::byte* tensor;  // null: this part of the bucket becomes zero (pack only)
   std::byte* bucket;
   int64_t count;
-  DataType dtype;  // of the tensor
+  DataType dtype;  // type of the tensor
 };
 
 inline constexpr int kThreads = 256;
 inline constexpr int64_t kTileElements = 16 * kThreads;  // per block
 
 /// The parameters of a launch: at most kMost stretches, and the first tile of each, by which a
-/// block finds its work. They are copied with each launch, so buckets of few tensors have a smaller
-/// table.
+/// block finds its work. The parameters are copied with each launch, so buckets of few tensors have
+/// a smaller table.
 template <int kMost>
 struct PackTableOf {
   static constexpr int kMostStretches = kMost;
@@ -44,7 +44,8 @@ TUTTI_DEVICE bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-/// Casts elements of one type, as many at once as fit into 16 bytes of the wider type.
+/// Casts elements of one type. One step casts as many elements as fit into 16 bytes of the wider
+/// type.
 template <class To, class From>
 TUTTI_DEVICE void cast_tile(const std::byte* from, std::byte* to, int64_t count, double multiplier,
                             int thread, int threads) {
@@ -67,7 +68,7 @@ TUTTI_DEVICE void cast_tile(const std::byte* from, std::byte* to, int64_t count,
     target[i] = cast_float<To>(source[i], multiplier);
 }
 
-/// Copies bytes, 16 at once if both addresses are aligned.
+/// Copies bytes, 16 in one step if both addresses are aligned.
 TUTTI_DEVICE void copy_tile(const std::byte* from, std::byte* to, int64_t bytes, int thread,
                             int threads) {
   int64_t done = 0;
@@ -196,8 +197,8 @@ TUTTI_DEVICE bool lane_is(DataType dtype, const std::byte* lane, int clean) {
   return to_wide(load_number(dtype, lane)) == static_cast<double>(clean);
 }
 
-/// Splits the pieces of a bucket into launch tables and calls f(table, tiles) for each. With
-/// `unpacks`, gaps between pieces are skipped.
+/// Splits the pieces of a bucket into launch tables and calls f(table, tiles) for each table. If
+/// `unpacks` is true, gaps between pieces are skipped.
 template <class Table, class Function>
 void fill_tables(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                  bool unpacks, Function&& f) {

@@ -114,7 +114,7 @@ template <bool kSums, class T, int kLanes>
 TUTTI_DEVICE void reduce_packs(const ReduceTable& table, const ReducePart& part, int thread,
                                int threads) {
   using Wide = typename Reduced<T>::Type;
-  // Inputs whose loads are in flight at once.
+  // Number of inputs whose loads are in flight at the same time.
   constexpr int kInputsAhead = kSums && kLanes > 1 ? 3 : 1;
   for (int64_t i = thread; i < part.count / kLanes; i += threads) {
     const int64_t at = (part.begin + i * kLanes) * static_cast<int64_t>(sizeof(T));
@@ -213,7 +213,7 @@ TUTTI_DEVICE void reduce_part_of(const ReduceTable& table, const ReducePart& par
   reduce_share<false, T>(table, part, thread, threads);
 }
 
-/// Does the same for the table's dtype. Bools are bytes.
+/// Reduces one thread's share of a part with elements of the table's dtype. Bools are bytes.
 TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, int thread,
                               int threads) {
   switch (table.dtype) {

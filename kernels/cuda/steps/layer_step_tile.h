@@ -17,8 +17,9 @@ struct LayerStep {
   double beta1, beta2, epsilon, correction1, correction2;  // LAMB
   StepTable table;
   int32_t tensor_count;
-  double* squares;  // per tile: of its values, and of its gradients (LARS) or updates (LAMB)
-  double* rates;    // per parameter
+  /// Sums of squares per tile: of values, and of gradients (LARS) or updates (LAMB).
+  double* squares;
+  double* rates;  // rates per parameter
 };
 
 inline LayerStep layer_step_of(const LarsSettings& settings) {

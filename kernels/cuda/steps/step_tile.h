@@ -18,10 +18,10 @@ struct StepTensor {
   float* gradient;
   float *first, *second;
   int64_t count;
-  bool is_adapted;  // layer_step_tile.h adapts its rate
+  bool is_adapted;  // true if layer_step_tile.h adapts the parameter's rate
 };
 
-/// The elements of one block: the parameter and the first element in it.
+/// The elements of one block: their parameter, and the first of them within the parameter.
 struct StepTile {
   int64_t begin;
   int32_t tensor;
@@ -35,8 +35,8 @@ struct StepTable {
   int32_t tile_count;
 };
 
-/// The numbers of a step. They are in the device's memory, so that the same launches, or a graph of
-/// them, do every step.
+/// The numbers of a step. They are in the device's memory, so that every step can use the same
+/// launches, or the same graph of launches.
 struct StepControl {
   // Set by the host.
   StepFactors factors = {};
@@ -50,7 +50,7 @@ struct StepControl {
 };
 
 inline constexpr int64_t kStepElements = 16 * kThreads;  // per block
-inline constexpr int kSumPhases = 9;                     // halve kThreads until one is left
+inline constexpr int kSumPhases = 9;  // phases that halve kThreads until one is left
 static_assert(kThreads == 1 << (kSumPhases - 1));
 
 /// Returns the tiles of the given parameters.
@@ -62,7 +62,7 @@ inline std::vector<StepTile> step_tiles(std::span<const StepTensor> tensors) {
   return tiles;
 }
 
-// Loads four consecutive elements, at once if they are aligned to 16 bytes.
+// Loads four consecutive elements, with one instruction if they are aligned to 16 bytes.
 TUTTI_DEVICE Pack<float, 4> load_four(const float* from, int64_t count) {
   if (count >= 4 && is_aligned(from, 16)) return *reinterpret_cast<const Pack<float, 4>*>(from);
   Pack<float, 4> four{};
@@ -106,8 +106,8 @@ TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread,
   shared[thread] = sum;
 }
 
-/// Computes the norm of all gradients from the tiles' sums, and from it the multiplier or the skip.
-/// It is run by one block.
+/// Computes the norm of all gradients from the tiles' sums. From the norm follows the multiplier,
+/// or that the step is skipped. One block runs this.
 TUTTI_DEVICE void settle_tile(const StepTable& table, StepControl& control, int thread, int phase,
                               double* shared) {
   if (phase == 0) {

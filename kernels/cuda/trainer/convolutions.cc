@@ -110,7 +110,7 @@ std::string text_of(ConvolutionPass pass, const ConvolutionShape& s, DataType dt
       s.padding[2]);
 }
 
-// Whether an engine may be used.
+// Says whether an engine may be used.
 enum class Fitness : uint8_t {
   unfit,        // violates an option
   last_resort,  // 16-bit without tensor cores: cuDNN does not report the type of its sums

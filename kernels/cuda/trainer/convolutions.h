@@ -18,8 +18,8 @@ struct ConvolutionPlanOptions {
   bool is_deterministic = true;  // use only engines whose results are the same bits each time
   bool allows_tf32 = false;      // f32 images and weights may be rounded to 10 bits
   int64_t most_workspace = int64_t{256} << 20;
-  /// cuDNN's JSON description of a device. Plans are then made for that device, which need not be
-  /// present, and cannot be executed. If empty, plans are for the current device.
+  /// cuDNN's JSON description of a device that need not be present. Plans are then made for that
+  /// device and cannot be executed. If empty, plans are for the current device.
   std::string device_description = {};
 };
 

@@ -16,7 +16,8 @@ namespace {
 // Most bytes of one group's scores. These and the values derived from them must fit into an H100's
 // cache (50 MB).
 constexpr int64_t kMostScoreBytes = int64_t{32} << 20;
-// Elements: in every dtype, rows of scores begin at multiples of 16 bytes.
+// Rows of scores are padded to multiples of this many elements, so that they begin at multiples of
+// 16 bytes in every dtype.
 constexpr int64_t kPitch = 8;
 
 int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }

@@ -39,7 +39,7 @@ class GpuSteps final : public StepKernels {
   int32_t tensor_count_ = 0;
   double* layer_squares_ = nullptr;
   double* layer_rates_ = nullptr;
-  StepControl* scaling_ = nullptr;  // for scale_gradients(), in the device's memory
+  StepControl* scaling_ = nullptr;  // control of scale_gradients(), in the device's memory
   StepControl* stepping_ = nullptr;
 };
 

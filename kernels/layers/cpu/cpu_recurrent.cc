@@ -12,9 +12,10 @@ namespace {
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
-// Computes one element of a step and returns its hidden value. `in` and `hidden` are its gates,
-// `kept` receives what backward needs; their values are `width` apart. `before` is the cell (lstm)
-// or the hidden value (gru) before the step.
+// Computes one element of a step and returns its hidden value. `in` and `hidden` are the
+// contributions of the inputs and of the hidden values to the element's gates. `kept` receives the
+// values that backward needs. In all three arrays the element's values are `width` apart. `before`
+// is the cell (lstm) or the hidden value (gru) before the step.
 float lstm_element(const float* in, const float* hidden, int64_t width, float before, float* kept) {
   const float input = sigmoid(in[0] + hidden[0]), forget = sigmoid(in[width] + hidden[width]),
               candidate = std::tanh(in[2 * width] + hidden[2 * width]),

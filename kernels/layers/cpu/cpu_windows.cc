@@ -13,7 +13,7 @@ using Tag = dnnl::memory::format_tag;
 using Entry = PrimitiveCache::Entry;
 using Dims = dnnl::memory::dims;
 
-// Returns the last extents, which oneDNN expects after batch and channels.
+// Returns oneDNN's extents: `leading` (batch and channels), then the used ones of `all`.
 Dims spatial(const ConvolutionShape& s, const ConvolutionShape::Extents& all, Dims leading = {}) {
   leading.insert(leading.end(), all.end() - s.dimensions, all.end());
   return leading;

@@ -75,8 +75,8 @@ class PrimitiveCache {
   explicit PrimitiveCache(int threads);
   int threads() const { return threads_; }
 
-  /// Returns the entry of `key`, which `make` creates if it does not exist. Its address never
-  /// changes.
+  /// Returns the entry of `key`. Calls `make` to create the entry if it does not exist. The address
+  /// of an entry never changes.
   Entry& entry(const Key& key, const std::function<Entry(const dnnl::engine&)>& make);
   /// Returns memory objects for a primitive that is being created. They have no data yet.
   Arguments arguments(std::initializer_list<std::pair<int, dnnl::memory::desc>> descs) const;

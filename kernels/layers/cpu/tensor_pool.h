@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Host memory for the tensors of passes, reused by later passes. New memory of a step's size would
-/// be zeroed and faulted in page by page each time. The pool never keeps more unused memory than
+/// Host memory for the tensors of passes, reused by later passes. Newly allocated memory would be
+/// zeroed and faulted in page by page in each step. The pool never keeps more unused memory than
 /// the most that was in use at one time. Tensors may outlive the pool, and any thread may release
 /// them.
 class TensorPool : public std::enable_shared_from_this<TensorPool> {
