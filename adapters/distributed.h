@@ -23,7 +23,6 @@
 
 namespace tutti {
 
-/// Options of distributed().
 struct DistributedOptions {
   /// Selects what is exchanged, how often, and how the ranks' values are combined: a value from
   /// methods.h or a policy of your own. It must be equal on all ranks.
@@ -38,7 +37,8 @@ struct DistributedOptions {
   /// Gradients are divided by this before they are reduced, and the result is multiplied by it.
   /// This keeps sums in range on 16-bit wires.
   double predivide = 1.0;
-  std::optional<DataType> wire = std::nullopt;  // f16 or bf16
+  std::optional<DataType> wire = std::nullopt;  // the dtype of sent gradients, f16 or bf16; none:
+                                                // their own
   /// If true, distributed() broadcasts rank 0's parameters and optimizer state, so that the first
   /// gradients are computed from equal parameters. If false, all ranks must already have equal
   /// parameters.
@@ -266,10 +266,10 @@ class Distributed {
     std::string name;
     TensorView gradient;
     Work work;
-    Work earlier;       // of the previous step, on a device
-    bool sent = false;  // in this step
+    Work earlier;       // the previous step's reduction, for a gradient on a device
+    bool sent = false;  // true once this step's gradient was submitted
     int passes = 0;
-    double squares = 0;  // of this rank's gradient, before it is reduced
+    double squares = 0;  // sum of squares of this rank's gradient before it is reduced
   };
   // For gradients on a device, this makes their stream wait, not the host. The host checks the
   // result before the gradient is reduced again.

@@ -93,7 +93,7 @@ Rounds::~Rounds() {
   try {
     arrive();
   } catch (const Error&) {
-    // The step that would have used it is never taken.
+    // The step that would have used this result is never taken.
   }
 }
 
@@ -179,7 +179,7 @@ void Rounds::arrive() {
   try {
     wait();
   } catch (const Error&) {
-    set_under_way(-1);  // it never arrives
+    set_under_way(-1);  // its result is lost
     throw;
   }
 }
@@ -238,7 +238,7 @@ void Rounds::use(Part& part, double learning_rate) {
 }
 
 void Rounds::consolidate() {
-  if (steps() <= policy_.synchronous_steps) return;  // they are still equal
+  if (steps() <= policy_.synchronous_steps) return;  // parameters are still equal
   if (under_way() >= 0) finish(under_way());
   std::vector<NamedTensor> own;
   for (const auto& part : parts_) own.push_back({part.name, part.value});

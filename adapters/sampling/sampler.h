@@ -20,14 +20,14 @@ void require_sample_order(const char* who, int64_t order, bool is_within_an_epoc
 
 /// Selects the order of the samples. It must be equal on all ranks.
 struct SamplerOptions {
-  uint64_t seed = 1;    // of the shuffles
-  bool shuffle = true;  // in another order in each epoch; false: 0, 1, 2...
+  uint64_t seed = 1;    // seed of the shuffles
+  bool shuffle = true;  // a different order in each epoch; false: 0, 1, 2...
 };
 
 /// Deals the samples of an epoch to the ranks. Its state is the number of samples that all ranks
 /// together have consumed, so a job can continue with it on any number of ranks. Within an epoch
-/// each sample is dealt once. It is pure: it sends no message and uses no thread. One thread uses
-/// it.
+/// each sample is dealt once. The class sends no message and uses no thread of its own. One thread
+/// uses it.
 class Sampler {
  public:
   /// Throws Error(invalid_argument) for less than one sample.
@@ -42,7 +42,7 @@ class Sampler {
   int64_t left() const { return samples_ - consumed_; }  // in this epoch
   int64_t epoch() const { return epoch_; }               // from 0
   int64_t consumed() const { return consumed_; }         // in this epoch, by all ranks together
-  // the next epoch begins with its first sample, even if this one has samples left
+  // Begins the next epoch with its first sample, even if this epoch has samples left.
   void next_epoch();
 
   /// Returns the state as a text for the words of a checkpoint: "epoch 2 consumed 640 of 8000 seed

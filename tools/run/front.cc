@@ -30,7 +30,8 @@ namespace tutti::run {
 namespace {
 
 constexpr int kAsking[] = {SIGINT, SIGTERM, SIGHUP};
-// Seconds that the keeper has to end after the second of these signals. Then the front kills it.
+// Seconds that the keeper (front.h) has to end after the second of the signals kAsking. Then the
+// front kills it.
 constexpr double kKeeperSeconds = 5;
 constexpr double kEndSeconds = 5;  // seconds until killed processes must be gone
 

@@ -16,9 +16,9 @@
 
 namespace tutti::run {
 
-/// The ranks of one run, the store in which they meet, and the loop that starts the ranks and
-/// watches them until the last has ended. It has one thread. Signals arrive as events, and it
-/// blocks only in poll.
+/// The ranks of one run, the store through which they find each other, and the loop that starts the
+/// ranks and watches them until the last has ended. It has one thread. Signals arrive as events,
+/// and it blocks only in poll.
 class Job {
  public:
   /// Starts to serve the store. Throws Error.
@@ -68,7 +68,8 @@ class Job {
   bool lost_output_ = false;
   int last_told_ = 0;  // the signal of the last escalation that was reported
   Deadline next_progress_ = Deadline::never();
-  Deadline last_words_ = Deadline::never();  // for the outlets, after the job was asked to end
+  Deadline last_words_ = Deadline::never();  // for the remaining output, after the job was asked to
+                                             // end
 };
 
 }  // namespace tutti::run

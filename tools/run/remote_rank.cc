@@ -22,10 +22,10 @@ namespace tutti::run {
 
 namespace {
 
-constexpr double kStartSeconds = 60;  // within which the start request must arrive
+constexpr double kStartSeconds = 60;  // time for the start request to arrive
 
-// Returns the launcher's first frame, or nothing if the launcher is gone or a signal asks to end
-// before.
+// Returns the launcher's first frame. Returns nothing if the launcher is gone, or if a signal asks
+// this process to end before the frame arrives.
 std::optional<Frame> wait_for_frame(FrameReader& reader, const Keeper& keeper) {
   const auto deadline = Deadline::after(kStartSeconds);
   while (!deadline.passed()) {

@@ -70,7 +70,7 @@ class BatchNorm final : public Norm {
   }
 
   // The input's gradient needs the moments of all ranks, and the weights' gradients need those of
-  // this rank. Whichever is asked for first computes them.
+  // this rank. The first pass that asks for either gradient computes this rank's moments.
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     const auto &input = context.kept[0], &mean = context.kept[1], &inverse = context.kept[2];

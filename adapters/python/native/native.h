@@ -40,8 +40,8 @@ class Entered {
   PyGILState_STATE state_;
 };
 
-/// Called from atexit: no thread enters any more. Returns once all threads that entered have left,
-/// or after some seconds.
+/// Lets no more threads enter; atexit calls it. Returns once all threads that entered have left, or
+/// after some seconds.
 void close_entrance();
 /// Called in the child of a fork, whose only thread is the caller.
 void reset_entrance();
@@ -115,8 +115,8 @@ class PutAside {
 };
 
 /// Runs a call that may block for long, without the GIL. In the main thread the call runs in
-/// another thread, so that a signal's exception (Ctrl-C) is raised at once. If an interrupted call
-/// succeeds after all, `late` is called without the GIL.
+/// another thread, so that a signal's exception (Ctrl-C) is raised immediately. If an interrupted
+/// call succeeds after all, `late` is called without the GIL.
 bool run_interruptibly(std::function<int()> call, std::function<void()> late);
 
 // --- memory --------------------------------------------------------------------------------------
@@ -170,7 +170,8 @@ using SharedComm = std::shared_ptr<Comm>;
 /// Releases a share. The last one destroys the communicator, without the GIL.
 void give_up(SharedComm comm);
 
-/// A share of a store. The last one destroys the store, in any thread and with or without the GIL.
+/// A share of a store. The last share to be released destroys the store, in any thread and with or
+/// without the GIL.
 using SharedStore = std::shared_ptr<tutti_store>;
 /// Returns null if the object is not a store.
 SharedStore native_store(PyObject* store);

@@ -26,7 +26,7 @@ Measurement measure(Session& session, const Exercise::Call& call) {
     result.wrong += session.count(exercise.count_wrong());
   };
   check();
-  // A sum in place multiplies the numbers by the number of ranks each time, so they are refilled
+  // A sum in place multiplies the values by the number of ranks each time, so they are refilled
   // between repetitions. Floats may reach infinity within a repetition. This costs no time, because
   // vector instructions add infinity as fast as any number. Integers wrap.
   const auto refill = call.in_place ? std::function([&] { exercise.refill(); }) : nullptr;

@@ -191,8 +191,8 @@ class _Reducer:
         }
 
     def _is_as_wrapped(self) -> bool:
-        """Returns whether the module still has the same parameters. It compares without names,
-        which take ten times as long to collect."""
+        """Returns whether the module still has the same parameters. The comparison ignores names,
+        because collecting them takes ten times as long."""
         for module, children in self._places:
             if module._modules and [*module._modules.values()] != children:
                 return False

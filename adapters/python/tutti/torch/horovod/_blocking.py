@@ -23,7 +23,7 @@ def _of_gradient(name: Optional[str]) -> Optional[str]:
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: Any, how: Any, *tensors: Any) -> Any:
-        # The asynchronous call checks its arguments after the operation has its number.
+        # Only the asynchronous call checks the arguments, after the operation has its number.
         average, *rest = how
         ctx.name, ctx.how = name, how
         if len(tensors) == 1:
