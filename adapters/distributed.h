@@ -139,7 +139,7 @@ class Distributed {
   /// Waits until every gradient holds the value that step() will use, for example to clip gradients
   /// before step(). Gradients that were not announced are exchanged as they are, so that all ranks
   /// submit the same operations. If the policy does not exchange gradients in this step, each rank
-  /// keeps its own.
+  /// keeps its own gradients.
   void synchronize() {
     if (synchronized_) return;
     {
@@ -392,7 +392,7 @@ class Distributed {
   std::map<std::string, size_t, std::less<>> index_;
   std::mutex mutex_;  // guards slots_ while gradients are announced
   bool synchronized_ = false;
-  std::optional<Adasum> adasum_;  // combines all gradients of a step at once
+  std::optional<Adasum> adasum_;  // combines all gradients of a step together
   std::optional<Rounds> rounds_;  // exchanges parameters or changes
   std::optional<NoiseScale> noise_;
   // This rank's sum of squares over all gradients, which is then averaged over the ranks.

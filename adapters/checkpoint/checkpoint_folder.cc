@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kDraftSuffix = ".draft";
-// The suffix of a whole checkpoint that another is about to replace. It counts as the checkpoint
-// until the new one has its name.
+// A whole checkpoint has this suffix while a new one is about to replace it. It counts as the
+// checkpoint until the new one has the checkpoint's name.
 constexpr std::string_view kReplacedSuffix = ".replaced";
 
 std::string file_of_rank(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }

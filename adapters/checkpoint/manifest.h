@@ -32,7 +32,7 @@ struct CheckpointEntry {
 /// The contents of a checkpoint and where they are: one file per rank, in safetensors' layout.
 struct Manifest {
   struct File {
-    std::string name;  // in the checkpoint's folder
+    std::string name;  // name in the checkpoint's folder
     uint64_t bytes = 0;
   };
   int64_t step = 0;
@@ -58,7 +58,7 @@ struct Manifest {
 /// A tensor, or a part of one, as a file stores it.
 struct FilePart {
   std::string name;
-  Shape shape;  // of the tensor
+  Shape shape;  // shape of the whole tensor
   DataType dtype = DataType::f32;
   ElementRange range;
 };

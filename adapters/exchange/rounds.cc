@@ -166,8 +166,8 @@ void Rounds::start(int fragment, double learning_rate) {
     works_.push_back(comm_.allreduce("exchange rates", rates_.view(), ReduceOp::max));
 }
 
-// Sends the tensors as a group. They share buckets from the first time on, so a round always sends
-// the same number of bytes.
+// Sends the tensors as a group. The tensors of a group share buckets from the first round on, so a
+// round always sends the same number of bytes.
 void Rounds::send(const std::string& group, std::vector<NamedTensor>& tensors,
                   const ReduceOptions& reduce) {
   for (auto& tensor : tensors) tensor.name = fmt::format("{} {}", group, tensor.name);

@@ -13,7 +13,7 @@ namespace tutti {
 
 /// A tensor of the exchange's own state, for checkpoints; copies share the memory.
 struct ExchangeState {
-  std::string name;  // unique among those of an exchange
+  std::string name;  // unique among the tensors of an exchange
   Tensor tensor;     // its values
 };
 
@@ -72,7 +72,7 @@ class Rounds {
   void finish(int fragment);
   void send(const std::string& group, std::vector<NamedTensor>& tensors,
             const ReduceOptions& reduce = {});
-  void wait();  // for everything that was sent
+  void wait();  // waits for everything that was sent
   void use(Part& part, double learning_rate);
   double agreed_rate() const;
 
@@ -82,7 +82,7 @@ class Rounds {
   std::vector<Part> parts_;
   std::optional<Adasum> adasum_;
   std::vector<NamedTensor> momenta_;
-  std::vector<Work> works_;  // of the fragment under way
+  std::vector<Work> works_;  // operations of the fragment under way
   Tensor rates_;             // f64[2]: the highest learning rate of all ranks, and minus the lowest
   std::vector<size_t> fragment_begins_;  // into parts_, one more than there are fragments
   Tensor steps_;                         // inner steps taken and the fragment under way, i64

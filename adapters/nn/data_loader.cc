@@ -73,8 +73,8 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
   DeviceRuntime& runtime_;
   const Device device_;
   const StreamRef reader_, stream_;
-  void* const sent_;  // recorded by the loader's thread, then awaited by its user
-  std::mutex mutex_;  // guards the following
+  void* const sent_;  // event: the loader's thread records it, its user awaits it
+  std::mutex mutex_;  // guards the use of read_
   void* const read_;
   const ForkGuard made_;
 };

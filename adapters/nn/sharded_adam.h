@@ -27,7 +27,7 @@ namespace tutti::nn {
 class ShardedAdam {
  public:
   using Array = GradientArena::Array;
-  /// Every rank makes it with the same arguments. The Communicator must outlive it. Throws
+  /// Every rank makes the object with the same arguments. The Communicator must outlive it. Throws
   /// Error(invalid_argument) for an array that is not f32.
   ShardedAdam(Communicator& communicator, std::vector<Array> arrays, const AdamOptions& options,
               bool decoupled = false);

@@ -39,7 +39,7 @@ class Sampler {
   /// gradient by its samples. Throws Error(invalid_argument) for a batch below 1, or a rank that is
   /// out of range.
   std::vector<int64_t> take(int64_t batch, int rank, int size);
-  int64_t left() const { return samples_ - consumed_; }  // in this epoch
+  int64_t left() const { return samples_ - consumed_; }  // samples left in this epoch
   int64_t epoch() const { return epoch_; }               // from 0
   int64_t consumed() const { return consumed_; }         // in this epoch, by all ranks together
   // Begins the next epoch with its first sample, even if this epoch has samples left.

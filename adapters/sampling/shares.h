@@ -17,7 +17,7 @@ struct ShareOptions {
 
 /// This rank's part of a step's samples.
 struct StepShare {
-  int64_t first = 0;  // index of the first in the joined batch of all ranks
+  int64_t first = 0;  // index of the first sample in the joined batch of all ranks
   int64_t count = 0;  // number of samples
 };
 
@@ -35,8 +35,8 @@ class SpeedShares {
   /// below 0, or a gain outside of [0, 1).
   SpeedShares(int size, const ShareOptions& options);
 
-  const std::vector<int64_t>& counts() const { return counts_; }  // by rank
-  StepShare of(int rank) const;                                   // in the step that comes next
+  const std::vector<int64_t>& counts() const { return counts_; }  // number of samples by rank
+  StepShare of(int rank) const;  // the share in the step that comes next
 
   /// Adds the seconds that each rank took for its share of a step. After a window of such steps the
   /// shares may change. The first step with new shares is not counted, because it prepares what new
@@ -52,7 +52,7 @@ class SpeedShares {
   std::vector<int64_t> counts_;
   std::vector<double> seconds_;  // each rank's time for the steps in the window
   double all_seconds_ = 0;       // the sum of the slowest ranks' times in the window
-  int64_t steps_ = 0;            // in the window
+  int64_t steps_ = 0;            // number of steps in the window
   bool is_first_ = true;         // the next step is the first with these shares
 
   std::vector<int64_t> before_;  // the shares before the trial; empty if there is no trial

@@ -24,9 +24,9 @@ enum class Held {
 
 /// Says where the elements of a tensor are, along one axis of ranks.
 struct Placement {
-  Shape shape;  // of the whole tensor
+  Shape shape;  // shape of the whole tensor
   Held held = Held::replicated;
-  int axis_size = 1;   // ranks along the axis
+  int axis_size = 1;   // number of ranks along the axis
   int axis_index = 0;  // this rank's index on the axis
 
   /// Returns the range that a rank of the axis holds. A divided tensor has equal parts, and the

@@ -52,10 +52,10 @@ class Distributed {
   void broadcast_buffers(int root = 0);
   /// The following are the functions of tutti::Distributed.
   void skip();
-  void consolidate();                                 // the same
-  int backward_passes_per_step() const;               // the same
-  double noise_scale() const;                         // the same
-  std::vector<ExchangeState> exchange_state() const;  // the same
+  void consolidate();                                 // see tutti::Distributed
+  int backward_passes_per_step() const;               // see tutti::Distributed
+  double noise_scale() const;                         // see tutti::Distributed
+  std::vector<ExchangeState> exchange_state() const;  // see tutti::Distributed
 
  private:
   class State;

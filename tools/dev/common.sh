@@ -144,8 +144,8 @@ require_all() {
 processors=$(nproc)
 every_day=(-DTUTTI_FULL_TESTS=OFF -DTUTTI_LESS_OPTIMIZED=ON)
 
-# An argument that begins with -D is a setting of the build, beside those of its preset; the others
-# are targets.
+# An argument that begins with -D is a setting of the build, beside those of its preset. Every other
+# argument is a target.
 build() { # preset [setting or target...]
   local preset=$1 argument targets=() settings=(-DTUTTI_QUICK_BUILD=ON)
   # CI does not use ccache, because its cache is empty.

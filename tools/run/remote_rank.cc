@@ -159,7 +159,7 @@ class Service {
   Child child_;
   const Keeper& keeper_;
   Outlet launcher_{STDOUT_FILENO};
-  std::string input_;  // of the rank
+  std::string input_;  // the rank's input, until it is written to the rank
   bool input_ended_ = false, launcher_is_there_ = true, has_ended_ = false;
 };
 

@@ -106,7 +106,7 @@ class BatchNorm final : public Norm {
                                 ReduceOp::sum);
   }
 
-  Communicator* const comm_;  // null: only this rank's batch
+  Communicator* const comm_;  // null: uses only this rank's batch
   const BatchNormOptions options_;
   NamedState running_mean_, running_variance_;
 };

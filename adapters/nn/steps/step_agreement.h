@@ -65,7 +65,7 @@ class StepAgreement {
  public:
   /// Throws Error(invalid_argument) for options out of range. If shares follow speed, the
   /// constructor is collective, and throws Error(mismatch) if the ranks' numbers of samples to
-  /// share differ. The communicator must outlive it.
+  /// share differ. The communicator must outlive this object.
   explicit StepAgreement(Communicator& comm, const StepOptions& options = {});
   ~StepAgreement();
   StepAgreement(const StepAgreement&) = delete;
@@ -128,7 +128,7 @@ class StepAgreement {
 class Sentinel {
  public:
   /// `every` is the number of steps from one comparison to the next. Throws Error(invalid_argument)
-  /// below 1. The communicator must outlive it.
+  /// if it is below 1. The communicator must outlive this object.
   Sentinel(Communicator& comm, std::vector<Parameter> parameters, int64_t every);
   /// Call it after each step, on every rank. If parameters differ, it throws Error(mismatch) on
   /// every rank, which names the first parameter that differs, the step, and the ranks that differ

@@ -21,7 +21,7 @@ namespace tutti::nn {
 ///   }
 class StepMeter {
  public:
-  /// The communicator, whose statistics are read, must outlive it.
+  /// This object reads the communicator's statistics, so the communicator must outlive it.
   explicit StepMeter(Communicator& comm) : comm_(comm) {}
 
   void begin();

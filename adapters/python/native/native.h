@@ -167,7 +167,7 @@ struct Comm {
   const tutti_comm_t comm;
 };
 using SharedComm = std::shared_ptr<Comm>;
-/// Releases a share. The last one destroys the communicator, without the GIL.
+/// Releases a share of a communicator. The last release destroys it, without the GIL.
 void give_up(SharedComm comm);
 
 /// A share of a store. The last share to be released destroys the store, in any thread and with or

@@ -26,7 +26,7 @@ bool end(WorkObject* self) { return check(tutti_work_wait(self->work)); }
 // Releases the arrays, which may then be resized or freed.
 void let_go(WorkObject* self) { const auto given = std::exchange(self->body->given, {}); }
 
-/// Returns false with an exception, which may be the operation's own.
+/// Waits for the operation. Returns false with an exception set, which may be the operation's own.
 bool wait(WorkObject* self, double seconds) {
   const auto is_done = [self] { return tutti_work_done(self->work) != 0; };
   // Whether the Work was done when the slice began. If it ends only during the slice, TUTTI_TIMEOUT

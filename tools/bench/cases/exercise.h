@@ -40,7 +40,7 @@ class Exercise {
     int root = 0;
     Volume volume;
   };
-  /// Touches all memory. The communicator must outlive it.
+  /// Touches all memory. The communicator must outlive this object.
   Exercise(Communicator& communicator, const Call& call);
 
   /// Restores the initial input, and overwrites a separate output with invalid bytes.
@@ -81,7 +81,7 @@ class Exercise {
   std::vector<Tensor> memory_;
   std::vector<SharedRegion> regions_;
   TensorView input_, output_;
-  std::optional<Pattern> pattern_;  // of the input; none: this rank has no input
+  std::optional<Pattern> pattern_;  // pattern of the input; none: this rank has no input
   std::vector<Share> shares_;
   // start_ runs the call by names or handles. names_ are the names that it uses, and handles_ are
   // the handles of these names.

@@ -18,7 +18,7 @@ namespace tutti::bench {
 /// average of equal whole numbers is the same number, so any number of steps may follow a refill.
 class GradientStep {
  public:
-  /// Touches all memory. The communicator must outlive it.
+  /// Touches all memory. The communicator must outlive this object.
   GradientStep(Communicator& communicator, const std::vector<Gradient>& gradients, Way way);
 
   size_t size() const { return views_.size(); }

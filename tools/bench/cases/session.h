@@ -52,7 +52,8 @@ class Session {
   std::unique_ptr<Communicator> fresh() { return control_->split(0, rank()); }
 
   void barrier() { control_->barrier_blocking(); }
-  /// These three return the values of all ranks in rank order, their maximum, and their sum.
+  /// exchange() returns the values of all ranks in rank order, max() their maximum, and sum() their
+  /// sum.
   std::vector<std::vector<double>> exchange(const std::vector<double>& own);
   double max(double value);
   double sum(double value);

@@ -392,7 +392,7 @@ class Collectives:
     def barrier(self, name: str, opts: Any = None) -> Work:
         return self._work(self._comm.barrier(name), [])
 
-    # These are the names in torch 2.14.
+    # torch 2.14 has these names for some of the methods above.
     all_gather_single = _allgather_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single = _reduce_scatter_base

@@ -153,7 +153,9 @@ class _Reducer:
             handle.remove()
 
     def begin(self) -> None:
-        """Called before a forward pass."""
+        """Called before a forward pass. Raises RuntimeError if the last backward pass was
+        interrupted, or if a parameter has another dtype or device than when wrapped, or newly
+        requires a gradient."""
         rank = self._group.rank()
         if self.hooks.has_begun or self._is_broken:
             raise RuntimeError(

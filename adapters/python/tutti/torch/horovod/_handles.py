@@ -53,8 +53,8 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: Optional[int]) -> Any:
-    """Waits for the operation and returns its result. A handle can be used once; returns None for
-    an unknown one. Raises HorovodInternalError if the operation failed."""
+    """Waits for the operation and returns its result. A handle can be used once. Returns None for
+    an unknown handle. Raises HorovodInternalError if the operation failed."""
     with _lock:
         pending = _pending.pop(handle, None)  # type: ignore[arg-type]
     if pending is None:

@@ -240,7 +240,8 @@ class _Distributed(_Wrapped):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """A context in which step() does not call synchronize(), because the program has."""
+        """A context in which step() does not call synchronize(), because the program has called
+        it."""
         self._synchronizes = False
         try:
             yield
