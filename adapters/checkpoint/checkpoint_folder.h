@@ -34,8 +34,8 @@ struct LoadOptions {
 
 /// The cost of saving on this rank so far.
 struct CheckpointStatistics {
-  int64_t saves = 0;        // saves that ended, or that began in the background
-  int64_t bytes = 0;        // of tensors that this rank had to write, failed saves included
+  int64_t saves = 0;  // saves that ended, or that began in the background
+  int64_t bytes = 0;  // bytes of the tensors that this rank had to write, failed saves included
   double held_seconds = 0;  // time that callers waited for save() or save_in_background()
 };
 

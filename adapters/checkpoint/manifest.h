@@ -26,7 +26,7 @@ struct CheckpointPart {
 struct CheckpointEntry {
   Shape shape;
   DataType dtype = DataType::f32;
-  std::vector<CheckpointPart> parts;  // in order; together they hold each element once
+  std::vector<CheckpointPart> parts;  // in order; together the parts hold each element once
 };
 
 /// The contents of a checkpoint and where they are: one file per rank, in safetensors' layout.

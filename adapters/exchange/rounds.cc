@@ -179,7 +179,7 @@ void Rounds::arrive() {
   try {
     wait();
   } catch (const Error&) {
-    set_under_way(-1);  // its result is lost
+    set_under_way(-1);  // the result of this fragment is lost
     throw;
   }
 }

@@ -46,8 +46,8 @@ class ShardedAdam {
   void step();
   int64_t steps() const;
   /// Returns everything but the values, whole and equal on all ranks: "first_moment.NAME" and
-  /// "second_moment.NAME" of every array, and "steps", i64. They are copies, for checkpoints. It is
-  /// collective; call it between steps.
+  /// "second_moment.NAME" of every array, and "steps", i64. The tensors are copies, for
+  /// checkpoints. The call is collective; make it between steps.
   std::vector<NamedState> state();
   /// Continues from what state() returned on any number of ranks. Every rank passes all of that
   /// state. It needs memory for all of it until the next step has shown which share is its own.

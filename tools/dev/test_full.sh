@@ -1,7 +1,7 @@
 # ./dev test --full; `test.sh` reads this.
 . tools/dev/torch.sh
 
-# Each fault has 20 runs, and random moments have 100.
+# Runs each fault 20 times, and the faults at random moments 100 times.
 run_faults() { FAULT_RUNS=20 run_release "$1" -L '^faults$'; } # report
 
 run_libtorch() { # report

@@ -11,7 +11,7 @@ struct Request {
   std::string hosts = "localhost";
   bool hosts_given = false;
   std::vector<std::string> remote_shell = {"ssh", "-o", "BatchMode=yes"};
-  std::string network_interface;  // the store is served at its address
+  std::string network_interface;  // interface at whose address the store is served
   std::string timeline;
   std::vector<std::string> variables;  // VAR or VAR=value, set for all ranks
   std::string output;                  // folder for the ranks' output; empty: none

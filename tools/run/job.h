@@ -56,11 +56,11 @@ class Job {
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<Store> store_;
   std::vector<Host> hosts_;
-  std::vector<bool> here_;  // which of hosts_ are this host
+  std::vector<bool> here_;  // for each of hosts_: true if it is this host
   std::vector<Seat> seats_;
   Variables own_, shared_;
   Outlet output_{STDOUT_FILENO}, errors_{STDERR_FILENO};
-  std::vector<std::unique_ptr<Rank>> ranks_;  // those that were started
+  std::vector<std::unique_ptr<Rank>> ranks_;  // the ranks that were started
   std::unique_ptr<Deaths> deaths_;
   bool input_ended_ = false;
   bool told_of_threads_ = false;

@@ -60,7 +60,7 @@ struct StartRequest {
   std::string folder;
   Variables variables;  // added to the other host's own
   std::vector<std::string> arguments;
-  bool reads = false;  // its standard input comes in frames; otherwise it is empty
+  bool reads = false;  // the rank's standard input comes in frames; otherwise it is empty
   bool bind = false;   // bind the rank to its share of that host's cores
 };
 std::string encode_start(const StartRequest& request);

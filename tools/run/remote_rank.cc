@@ -64,7 +64,7 @@ class Service {
 
   void run() {
     send(FrameKind::pid, std::to_string(child_.pid()));
-    take_frames();  // those that came with the start request
+    take_frames();  // frames that came with the start request
     while (!has_ended_) wait_for_events();
     const auto end = child_.reap();
     // The last output is in the pipes. No process of the rank's group is left to write more.

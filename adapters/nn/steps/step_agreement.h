@@ -32,7 +32,7 @@ struct LossScaleOptions {
 struct StepOptions {
   double clip = 0;  // above 0: the most that the norm of all gradients may be
   LossScaleOptions loss_scale = {};
-  int64_t most_skips = 100;  // in a row; one more is an error
+  int64_t most_skips = 100;  // number of skips in a row; one more is an error
   ShareOptions shares = {};  // see begin()
 };
 
@@ -40,7 +40,7 @@ struct StepOptions {
 struct StepOutcome {
   bool is_skipped = false;  // a loss or gradient of some rank was not finite; leave the step out
   double loss = 0;          // mean over the samples of all ranks
-  int64_t samples = 0;      // of all ranks
+  int64_t samples = 0;      // number of samples of all ranks
   // of the mean gradient, before clipping; not finite if the step is skipped because of it
   double norm = 0;
 };
@@ -116,7 +116,7 @@ class StepAgreement {
   // Number of samples, loss, number of ranks whose loss is not finite, number of ranks in training.
   // If shares follow speed, the seconds that each rank took for its share follow.
   std::vector<float> lane_;
-  Clock::time_point begin_{};  // of this rank's step; not set without begin()
+  Clock::time_point begin_{};  // when this rank's step began; not set without begin()
   double waited_before_ = 0;
   Work work_;
   std::unique_ptr<KeptStepKernels> device_steps_;

@@ -98,7 +98,7 @@ PyObject* refuse(const std::string& text);
 /// Returns whether `status`, the result of a call that this thread just made, is TUTTI_OK.
 /// Otherwise it sets the exception.
 bool check(int status);
-/// Returns the Python exception that is set as one line, and clears it.
+/// Returns the text of the current Python exception in one line, and clears the exception.
 std::string take_exception_text();
 
 /// Puts this thread's current exception aside and restores it in the destructor. The program's own
@@ -204,7 +204,7 @@ PyObject* make_region(SharedComm comm, int64_t bytes);
 PyObject* make_arena(SharedComm comm, PyObject* arguments);
 /// Adds a type to the module. The functions that make its objects keep the result.
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec);
-/// Allocates an object of a type above. Its fields are zero.
+/// Allocates an object of a type that add_type() made. Its fields are zero.
 template <class Object>
 Object* allocate(PyTypeObject* type) {
   const auto make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));

@@ -179,7 +179,8 @@ void end_orphan(void* context, int status) {
   const bool is_common = status == TUTTI_CLOSED || status == TUTTI_PEER_LOST ||
                          status == TUTTI_PEER_SILENT || status == TUTTI_PEER_LEFT;
   const PutAside raised_before;
-  // An error that ended the whole communicator is raised by the communicator's next call.
+  // The communicator's next call raises an error that ended the whole communicator. Only other
+  // errors are printed here.
   if (status != TUTTI_OK && !is_common) {
     check(status);
     PyErr_WriteUnraisable(nullptr);

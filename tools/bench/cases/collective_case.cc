@@ -81,7 +81,7 @@ bool run_collective(Session& session) {
   const bool is_barrier = entry.name == "barrier";
   const bool reduces = entry.options & kOp;
   const double factor = bus_factor(entry.name, session.size());
-  std::vector<bool> places;  // in place or not
+  std::vector<bool> places;  // true: in place; false: out of place
   for (const bool in_place : {false, true})
     if (exists(entry.name, way, in_place) &&
         settings.placement != (in_place ? Placement::out_of_place : Placement::in_place))

@@ -51,7 +51,7 @@ struct Settings {
   Placement placement = Placement::both;
 
   std::string set = "resnet50";
-  int64_t elements = 0;  // of each tensor of a set; 0: the set's own number
+  int64_t elements = 0;  // elements of each tensor of a set; 0: the set's own number
   double backward_ms = 50;
   int64_t steps = 1000;
   int64_t calls = 20'000;

@@ -29,8 +29,8 @@ class PointToPoint:
     _seconds: float
 
     def _begin_messages(self) -> None:
-        self._sends: dict[tuple[int, int], _Line] = {}  # by target and tag
-        self._receives: dict[int, _Line] = {}  # by tag
+        self._sends: dict[tuple[int, int], _Line] = {}  # keyed by target rank and tag
+        self._receives: dict[int, _Line] = {}  # keyed by tag
         self._most_lines = _MOST_LINES
         self._messages = threading.RLock()  # guards both, and the contents of all lines
 
