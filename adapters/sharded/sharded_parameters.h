@@ -93,7 +93,7 @@ class ShardedParameters {
   std::vector<AbsentMemory> take_absent();
 
   ShardedMemory memory() const;       // held now
-  ShardedMemory peak_memory() const;  // the most of each in the last step that ended
+  ShardedMemory peak_memory() const;  // the maxima of both fields in the last step that ended
 
  private:
   struct Slot {

@@ -71,7 +71,7 @@ class Deaths {
   const double grace_;
   std::vector<std::optional<End>> ends_;
   int left_;
-  std::vector<int> failed_;   // before any rank was ordered to end
+  std::vector<int> failed_;   // ranks that failed before any rank was ordered to end
   std::optional<int> first_;  // the first rank that ended with a failure
   std::optional<int> erred_;
   std::vector<int> ended_well_;  // ranks that ended with code 0 before the first failure

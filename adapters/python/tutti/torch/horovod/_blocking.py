@@ -201,7 +201,8 @@ def alltoall(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the received rows, and, if splits are given, also their numbers by rank."""
+    """Returns the received rows. If `splits` is given, it also returns the number of rows from each
+    rank."""
     output, received = _Alltoall.apply(name, splits, process_set, tensor)
     return output if splits is None else (output, received)
 
