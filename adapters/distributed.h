@@ -23,7 +23,6 @@
 
 namespace tutti {
 
-/// Options of distributed().
 struct DistributedOptions {
   /// Selects what is exchanged, how often, and how the ranks' values are combined: a value from
   /// methods.h or a policy of your own. It must be equal on all ranks.
@@ -38,7 +37,8 @@ struct DistributedOptions {
   /// Gradients are divided by this before they are reduced, and the result is multiplied by it.
   /// This keeps sums in range on 16-bit wires.
   double predivide = 1.0;
-  std::optional<DataType> wire = std::nullopt;  // f16 or bf16
+  std::optional<DataType> wire = std::nullopt;  // the dtype of sent gradients, f16 or bf16; none:
+                                                // their own
   /// If true, distributed() broadcasts rank 0's parameters and optimizer state, so that the first
   /// gradients are computed from equal parameters. If false, all ranks must already have equal
   /// parameters.
@@ -139,7 +139,7 @@ class Distributed {
   /// Waits until every gradient holds the value that step() will use, for example to clip gradients
   /// before step(). Gradients that were not announced are exchanged as they are, so that all ranks
   /// submit the same operations. If the policy does not exchange gradients in this step, each rank
-  /// keeps its own.
+  /// keeps its own gradients.
   void synchronize() {
     if (synchronized_) return;
     {
@@ -266,10 +266,10 @@ class Distributed {
     std::string name;
     TensorView gradient;
     Work work;
-    Work earlier;       // of the previous step, on a device
-    bool sent = false;  // in this step
+    Work earlier;       // the previous step's reduction, for a gradient on a device
+    bool sent = false;  // true once this step's gradient was submitted
     int passes = 0;
-    double squares = 0;  // of this rank's gradient, before it is reduced
+    double squares = 0;  // sum of squares of this rank's gradient before it is reduced
   };
   // For gradients on a device, this makes their stream wait, not the host. The host checks the
   // result before the gradient is reduced again.
@@ -392,7 +392,7 @@ class Distributed {
   std::map<std::string, size_t, std::less<>> index_;
   std::mutex mutex_;  // guards slots_ while gradients are announced
   bool synchronized_ = false;
-  std::optional<Adasum> adasum_;  // combines all gradients of a step at once
+  std::optional<Adasum> adasum_;  // combines all gradients of a step together
   std::optional<Rounds> rounds_;  // exchanges parameters or changes
   std::optional<NoiseScale> noise_;
   // This rank's sum of squares over all gradients, which is then averaged over the ranks.

@@ -37,7 +37,7 @@ template <class R>
 concept YieldsParameters =
     std::ranges::range<R> && Parameter<std::remove_cvref_t<std::ranges::range_reference_t<R>>>;
 
-/// The same kind of range, with named tensors as its items.
+/// A range like YieldsParameters, with named tensors as its items.
 template <class R>
 concept YieldsState = std::ranges::range<R> &&
     requires(const std::remove_cvref_t<std::ranges::range_reference_t<R>>& state) {

@@ -58,7 +58,7 @@ class Sharded {
   void zero_grad() { parameters_.zero_gradients(); }
 
   /// Scales gradients so that their norm over all parameters is at most `most`. Each element is
-  /// counted once. Returns the norm that they had, equal on all ranks. Collective.
+  /// counted once. Returns the norm before the scaling, equal on all ranks. Collective.
   double clip_by_global_norm(double most) {
     synchronize();
     const auto gradients = this->gradients();
@@ -80,7 +80,7 @@ class Sharded {
 
   /// Returns everything to save and load, with its placement: "parameter.NAME" and
   /// "optimizer.STATE". A state tensor that is named after a parameter and as long as its shard is
-  /// divided like that parameter. The others (numbers of steps) are equal on all ranks.
+  /// divided like that parameter. Other state tensors (numbers of steps) are equal on all ranks.
   std::vector<PlacedTensor> state() {
     std::vector<PlacedTensor> all;
     const auto shards = parameters_.shards();
@@ -101,7 +101,8 @@ class Sharded {
   /// them.
   void refresh() { parameters_.publish(); }
 
-  /// Stage 3 only; see ShardedParameters. nn::gathered() calls these around a layer.
+  /// Makes a parameter whole until done(). Only for stage 3; see ShardedParameters. nn::gathered()
+  /// calls these two functions around a layer.
   void need(std::string_view name) { parameters_.need(name); }
   void done(std::string_view name) { parameters_.done(name); }  // see need
   void need_all() { parameters_.need_all(); }                   // see need

@@ -60,7 +60,7 @@ int tutti_arena_create(tutti_comm_t comm, const tutti_array_t* arrays, size_t co
     need(arena, "arena");
     if (count > 0) need(arrays, "arrays");
     std::vector<GradientArena::Array> list;
-    // The program's own header determines how far apart they are.
+    // The arrays are struct_size bytes apart, which the header of the program determines.
     const auto* at = reinterpret_cast<const std::byte*>(arrays);
     for (size_t i = 0; i < count; ++i, at += arrays->struct_size) {
       const auto* array = reinterpret_cast<const tutti_array_t*>(at);

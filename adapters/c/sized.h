@@ -21,7 +21,7 @@ template <class Struct>
 Struct read_sized(const Struct* given, Struct defaults, const char* what, const char* start_from) {
   static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
   const size_t size = given->struct_size;
-  // No version has a longer struct. The program did not set struct_size.
+  // No version's struct is longer than this. The program did not set struct_size.
   constexpr size_t kLongest = 64 << 10;
   if (size < sizeof size || size % alignof(Struct) != 0 || size > kLongest)
     throw Error(ErrorCode::invalid_argument,

@@ -31,7 +31,8 @@ int start(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) 
   });
 }
 
-/// The same for results in the library's memory. They need a handle, which owns them.
+/// Like start(), for operations whose results the library allocates. They need a `work`, because
+/// its handle owns the results.
 template <class Body>
 int start_with_output(tutti_comm_t comm, const char* name, tutti_work_t* work, Body&& body) {
   if (work == nullptr)

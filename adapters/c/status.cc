@@ -10,7 +10,7 @@ struct LastError {
   int rank = -1;
 };
 
-// C has no exceptions, so the text must wait somewhere for the thread that failed.
+// C has no exceptions, so the error is kept here until the thread that failed asks for it.
 thread_local LastError last_error;
 
 }  // namespace

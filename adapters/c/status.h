@@ -13,15 +13,15 @@ namespace tutti::c {
 /// Keeps the error for tutti_last_error() of this thread, and returns its status. Never throws: if
 /// there is no memory for the text, the text is empty.
 int keep_error(const Error& error) noexcept;
-/// The same for the exception that the calling catch block handles.
+/// Like keep_error(), for the exception that the calling catch block handles.
 int keep_current_exception() noexcept;
 
-/// The same for an exception that was caught elsewhere.
+/// Like keep_error(), for an exception that was caught elsewhere.
 int keep_exception(const std::exception_ptr& exception) noexcept;
 
-/// Guards this thread's last error while a callback of the program runs. The callback may set one
-/// by tutti_fail(), which told() returns. The destructor restores the last error of the thread's
-/// own calls.
+/// Guards this thread's last error while a callback of the program runs. The callback may set an
+/// error by tutti_fail(); told() returns its text. The destructor restores the last error that the
+/// thread's own calls have set.
 class LastErrorKept {
  public:
   LastErrorKept();

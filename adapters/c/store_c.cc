@@ -10,7 +10,7 @@
 #include "tutti/adapters/c/values.h"
 #include "tutti/backends/store/store_checks.h"
 
-/// Receives the bytes that a function of the program found.
+/// Receives the value that a function of the program's store found.
 struct tutti_value {
   std::optional<std::string> bytes;
 };
@@ -19,8 +19,8 @@ namespace tutti::c {
 
 namespace {
 
-/// A Store that calls the program's functions. Whichever thread needs the store calls them, also
-/// several threads at once; the program must synchronize what they do.
+/// A Store that calls the program's functions. Any thread may call them, several at the same time,
+/// so the program must synchronize them.
 class ProgramStore final : public Store {
  public:
   explicit ProgramStore(const tutti_store_functions_t& functions) : functions_(functions) {}
@@ -101,8 +101,8 @@ class ProgramStore final : public Store {
                                          : fmt::format("failed: {}", told)));
   }
 
-  // Waits for at most a second per call, so that a `wait` of the program that checks nothing in
-  // between does not outlast a deadline by long.
+  // Calls the program's `wait` for at most one second at a time. So a wait ends soon after its
+  // deadline, even if the program's function checks nothing while it waits.
   std::optional<std::string> wait(const std::string& key, Deadline deadline) {
     double seconds = 1;
     if (!deadline.is_never())
@@ -130,9 +130,9 @@ class ProgramStore final : public Store {
     return *std::move(found.bytes);
   }
 
-  // Repeats compare_set until no other rank changes the key in between. An attempt fails only
-  // because another rank's change succeeded, so the ranks together make progress. If two ranks set
-  // equal values it cannot be seen whose change succeeded, so add() cannot be made of this.
+  // Repeats compare_set until no other rank changes the key in between. A try fails only because
+  // another rank's change succeeded, so the ranks together make progress. add() cannot be built on
+  // this: if two ranks set equal values, neither knows whose change succeeded.
   template <class Change>
   std::string change(const std::string& key, Change changed) {
     constexpr int kMostInVain = 100;

@@ -129,10 +129,10 @@ int64_t tutti_tensor_bytes(const tutti_tensor_t* tensor);
 typedef struct tutti_reduce_options {
   size_t struct_size; /* sizeof(tutti_reduce_options_t) */
   int32_t op;         /* enum tutti_op */
-  int32_t wire;       /* float dtype in which floats are sent, such as TUTTI_F16; -1: their own */
+  int32_t wire;       /* dtype in which floats are sent, such as TUTTI_F16; -1: their own */
   double prescale;    /* applied before the reduction */
-  double postscale;   /* applied after it */
-  int32_t priority;   /* of the operations that are ready, higher ones go first */
+  double postscale;   /* applied after the reduction */
+  int32_t priority;   /* ready operations of higher priority go first */
   int32_t reserved;   /* zero */
 } tutti_reduce_options_t;
 
@@ -148,8 +148,8 @@ const char* tutti_last_error(void);
 int tutti_last_error_rank(void);
 /* Returns the name of the tensor that this thread's last failure is about, or "". */
 const char* tutti_last_error_tensor(void);
-/* Keeps a failure of the program's own as this thread's last. A callback of the program uses it to
- * describe why it failed. Returns `status`. */
+/* Makes a failure of the program's own this thread's last failure. A callback of the program uses
+ * it to describe why it failed. Returns `status`. */
 int tutti_fail(int status, const char* text);
 /* Returns the name of a status, such as "peer lost". */
 const char* tutti_status_name(int status);
@@ -160,8 +160,8 @@ const char* tutti_version(void);
 
 /* Finds the other ranks by the launcher's variables. Without a launcher there is one rank. */
 int tutti_create(tutti_comm_t* comm);
-/* The same with settings by the program, which override the environment: "fusion_bytes=1M" sets
- * what the variable TUTTI_FUSION_BYTES would set. */
+/* Like tutti_create(), with settings that override the environment. "fusion_bytes=1M" sets what the
+ * variable TUTTI_FUSION_BYTES would set. */
 int tutti_create_with(const char* const* settings, size_t count, tutti_comm_t* comm);
 /* Creates one of `size` ranks that are threads of this process and share the store. */
 int tutti_create_thread(int rank, int size, tutti_store_t store, const char* const* settings,
@@ -178,11 +178,11 @@ void tutti_store_destroy(tutti_store_t store);
 
 /* The functions of a program's own store, through which ranks find each other, such as a database
  * or another library's store. Keys are texts of up to 1 KiB, and values are bytes of up to 1 MiB.
- * Any thread may call these functions, also the library's own threads, several at once. All but
- * `wait` must return quickly. Each returns 0, or another number if it failed. It may give the
- * reason by tutti_fail() before. The call that used the store then fails with TUTTI_UNAVAILABLE.
- * Set struct_size, get, compare_set and add. The library makes `set` and `wait` of these if they
- * are NULL. */
+ * Any thread of the program or the library may call them, several at the same time. All but `wait`
+ * must return quickly. Each returns 0, or another number if it failed. Before it fails it may give
+ * the reason by tutti_fail(). The call that used the store then fails with TUTTI_UNAVAILABLE. Set
+ * struct_size, get, compare_set and add. If `set` or `wait` is NULL, the library builds it from
+ * these three. */
 typedef struct tutti_store_functions {
   size_t struct_size; /* sizeof(tutti_store_functions_t) */
   void* context;      /* passed to each function */
@@ -196,27 +196,27 @@ typedef struct tutti_store_functions {
   int (*set)(void* context, const char* key, const void* value, size_t size);
   /* Atomically adds to a counter that starts at 0. `get` returns the counter in decimal digits. */
   int (*add)(void* context, const char* key, int64_t amount, int64_t* sum);
-  /* Waits for the key and calls tutti_value_set, or returns without that after the seconds. */
+  /* Waits up to `seconds` for the key. Calls tutti_value_set if the key exists. */
   int (*wait)(void* context, const char* key, double seconds, tutti_value_t value);
   int (*erase)(void* context, const char* key);        /* NULL: keys stay */
   int (*erase_all)(void* context, const char* prefix); /* NULL: keys stay */
-  /* Called when nothing uses the store any more; may be NULL. If another of these functions takes
-   * longer than 0.3 s, it may outlast its communicator, but this is still called after it. */
+  /* Called last, when nothing uses the store; may be NULL. If another function takes longer than
+   * 0.3 s, it may outlast its communicator; `destroy` is still called after it. */
   void (*destroy)(void* context);
 } tutti_store_functions_t;
 
 /* Makes a store of the functions, which are copied. `store` is for tutti_create_in_store(). */
 int tutti_store_create(const tutti_store_functions_t* functions, tutti_store_t* store);
-/* Returns a value from one of the store's functions. Nothing else may call it. */
+/* Passes a value to the library. Only the store's functions call it, with their `value`. */
 int tutti_value_set(tutti_value_t value, const void* bytes, size_t size);
 
 /* Leaves the communicator. Pending and later calls fail with TUTTI_CLOSED. Any thread may call it,
- * also while others use the communicator or wait (other libraries call this abort), and again. The
+ * repeatedly, also while others use the communicator or wait (other libraries call this abort). The
  * other ranks get TUTTI_PEER_LEFT where they need this rank. The handle must still be destroyed. */
 int tutti_close(tutti_comm_t comm);
-/* The same because of an error, which `error` describes in the program's words: one line, of which
- * 400 bytes are used. The other ranks' error texts show it, and tutti-run names this rank as the
- * first that failed. With NULL or "" this is tutti_close(). */
+/* Like tutti_close(), because of an error that `error` describes in one line, of which 400 bytes
+ * are used. The other ranks' error texts show it, and tutti-run names this rank as the first that
+ * failed. With NULL or "" this is tutti_close(). */
 int tutti_close_because(tutti_comm_t comm, const char* error);
 /* Closes the communicator and releases its handle. NULL is allowed. */
 void tutti_destroy(tutti_comm_t comm);
@@ -225,7 +225,7 @@ void tutti_destroy(tutti_comm_t comm);
 int tutti_rank(tutti_comm_t comm);
 /* Returns the number of ranks, or -1 and an error text if comm is NULL. */
 int tutti_size(tutti_comm_t comm);
-/* Returns this rank's number among the ranks of its host. */
+/* Returns this rank's index, from 0, among the ranks of its host. */
 int tutti_local_rank(tutti_comm_t comm);
 /* Returns the number of ranks on this host. */
 int tutti_local_size(tutti_comm_t comm);
@@ -247,10 +247,10 @@ int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
 
 /* For results that the program waits for anyway, such as a loss. In shared memory nothing is
  * negotiated and no thread is woken: a small operation takes about a microsecond instead of some
- * five. In return, every rank must make these calls, whatever their kinds, in one order, as with
+ * five. In return, every rank must make its blocking calls, of all kinds, in one order, as with
  * MPI. Ranks whose calls differ in kind, name, count, dtype, op, root or rows all get
- * TUTTI_MISMATCH. Other calls without a `work` also wait, but are matched by name. `rows`: one
- * number per rank, the same list on all ranks; NULL: equal parts. This one reduces in place. */
+ * TUTTI_MISMATCH. Other calls without a `work` also wait, but are matched by name. `rows` has one
+ * number per rank, the same on all ranks; NULL means equal parts. This call reduces in place. */
 int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                              int op);
 /* Reduces out of place. The input is only read. */
@@ -273,7 +273,7 @@ int tutti_gather_blocking(tutti_comm_t comm, const char* name, const tutti_tenso
 /* Scatters root's input. The input may be NULL on other ranks. */
 int tutti_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                            const tutti_tensor_t* output, int root, const int64_t* rows);
-/* Returns this rank's share of the reduced rows. */
+/* Reduces rows. The output is this rank's share of the result. */
 int tutti_reduce_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                                   const tutti_tensor_t* output, int op, const int64_t* rows);
 /* Sends an equal part of the rows to every rank. */
@@ -281,14 +281,14 @@ int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_ten
                             const tutti_tensor_t* output);
 /* Returns when all ranks have called it. */
 int tutti_barrier_blocking(tutti_comm_t comm);
-/* Sends to one rank. The n-th of these sends from one rank to another matches the n-th of these
- * receives there, by the same name. A send may block until the other rank receives. */
+/* Sends to one rank. The n-th blocking send from one rank to another matches the n-th blocking
+ * receive there, which must have the same name. A send may block until the other rank receives. */
 int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to);
 /* Receives from rank `from`. The tensor must have the dtype and element count that are sent. */
 int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
                         int from);
 /* Sends and receives at the same time, like MPI_Sendrecv. The two have their own names and share no
- * memory. If either fails, the error is returned when both are over. */
+ * memory. If one fails, the error is returned after the other has ended. */
 int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
                             int to, const char* recv_name, const tutti_tensor_t* output, int from);
 
@@ -366,7 +366,7 @@ int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor
 int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count,
                             const tutti_reduce_options_t* options, tutti_work_t* work);
-/* The same out of place. Inputs are only read. */
+/* Like tutti_grouped_allreduce, out of place: outputs[i] is for inputs[i], which is only read. */
 int tutti_grouped_allreduce_with(tutti_comm_t comm, const char* group, const char* const* names,
                                  const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
                                  size_t count, const tutti_reduce_options_t* options,
@@ -385,13 +385,13 @@ int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* inpu
 /* Gathers the ranks' rows as output 0. Its first extent is known when the work is done. */
 int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                     tutti_work_t* work);
-/* The same into the caller's memory, which must have as many rows as all inputs together. */
+/* Like tutti_allgather, into the caller's memory, which has as many rows as all inputs together. */
 int tutti_allgather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_tensor_t* output, tutti_work_t* work);
-/* Gathers several tensors. Output i is that of tensor i. */
+/* Gathers several tensors. Output i is the result for tensor i. */
 int tutti_grouped_allgather(tutti_comm_t comm, const char* group, const char* const* names,
                             const tutti_tensor_t* tensors, size_t count, tutti_work_t* work);
-/* The same into the caller's memory: outputs[i] is for inputs[i]. */
+/* Like tutti_grouped_allgather, into the caller's memory: outputs[i] is for inputs[i]. */
 int tutti_grouped_allgather_into(tutti_comm_t comm, const char* group, const char* const* names,
                                  const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
                                  size_t count, tutti_work_t* work);
@@ -410,11 +410,11 @@ int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* inp
 int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                          const tutti_reduce_options_t* options, const int64_t* rows,
                          tutti_work_t* work);
-/* Reduces and scatters several tensors in equal parts. Output i is that of tensor i. */
+/* Reduces and scatters several tensors in equal parts. Output i is the result for tensor i. */
 int tutti_grouped_reduce_scatter(tutti_comm_t comm, const char* group, const char* const* names,
                                  const tutti_tensor_t* tensors, size_t count,
                                  const tutti_reduce_options_t* options, tutti_work_t* work);
-/* The same into the caller's memory. */
+/* Like tutti_grouped_reduce_scatter, into the caller's memory: outputs[i] is for inputs[i]. */
 int tutti_grouped_reduce_scatter_into(tutti_comm_t comm, const char* group,
                                       const char* const* names, const tutti_tensor_t* inputs,
                                       const tutti_tensor_t* outputs, size_t count,
@@ -423,8 +423,8 @@ int tutti_grouped_reduce_scatter_into(tutti_comm_t comm, const char* group,
 int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                    const int64_t* splits, tutti_work_t* work);
 
-/* These are the last four kinds into the caller's memory, which must have exactly as many rows as
- * arrive. A gather needs it at root only. */
+/* The following calls write into the caller's memory, which must have exactly as many rows as
+ * arrive. A gather needs this memory only at root. */
 int tutti_gather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
                       const tutti_tensor_t* output, int root, tutti_work_t* work);
 /* See tutti_gather_into. */
@@ -451,20 +451,20 @@ int tutti_recv_any(tutti_comm_t comm, const char* name, const tutti_tensor_t* te
                    tutti_work_t* work);
 /* The work is done when all ranks have called this. */
 int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work);
-/* Says that this rank has no more data: averages then divide by the number of ranks that have not
- * joined. Done when all ranks have joined; output 0 is an i64 scalar, the last rank to join. */
+/* Announces that this rank has no more data. Averages then divide by the number of ranks that have
+ * not joined. Done when all ranks have joined; output 0 is an i64 scalar, the last rank to join. */
 int tutti_join(tutti_comm_t comm, tutti_work_t* work);
 
 /* --- works --- */
 
 /* Waits for the operation and returns its status. It may be called again. */
 int tutti_work_wait(tutti_work_t work);
-/* The same, but returns TUTTI_TIMEOUT after the seconds have passed. The operation goes on. */
+/* Like tutti_work_wait, but returns TUTTI_TIMEOUT after `seconds`. The operation goes on. */
 int tutti_work_wait_for(tutti_work_t work, double seconds);
 /* Returns 1 if the operation is over and 0 if not, or -1 if work is NULL. Never blocks. */
 int tutti_work_done(tutti_work_t work);
-/* Makes a stream of a device wait instead of the host. The first time for a name the host waits,
- * too. For host memory this is tutti_work_wait. Errors are returned by tutti_work_wait. */
+/* Makes a stream of a device wait instead of the host. For a name that is new, the host waits too.
+ * For host memory this is tutti_work_wait. Errors are returned by tutti_work_wait. */
 int tutti_work_wait_on(tutti_work_t work, void* stream);
 /* Calls callback(context, status) once when the operation is over. If it is over already, the
  * callback runs now on this thread; otherwise a thread of the communicator runs such callbacks one
@@ -495,12 +495,12 @@ typedef struct tutti_region_handle {
   int32_t kind;       /* 0: nobody can map it; 1: this process's threads; 2: descriptor holders */
   int32_t descriptor; /* borrowed from the region; -1: none */
   uint64_t offset;    /* kind 1: the address; kind 2: bytes into the descriptor's file */
-  uint64_t bytes;     /* from the offset on */
+  uint64_t bytes;     /* size of the memory from the offset on */
 } tutti_region_handle_t;
 /* Fills as many fields as struct_size allows. */
 int tutti_region_export(tutti_region_t region, tutti_region_handle_t* handle);
-/* Frees the memory. A pending operation that uses it fails on this rank (TUTTI_INVALID_ARGUMENT),
- * and the memory stays until that is over. NULL is allowed. It may come after tutti_destroy(). */
+/* Frees the memory. A pending operation that uses it fails on this rank (TUTTI_INVALID_ARGUMENT)
+ * and keeps the memory until it ends. NULL is allowed. This may come after tutti_destroy(). */
 void tutti_region_free(tutti_region_t region);
 
 /* --- arenas --- */
@@ -535,8 +535,8 @@ void tutti_arena_destroy(tutti_arena_t arena);
 /* Returns an array's memory, 64-byte aligned and valid until the arena is destroyed. Its strides
  * are those of the tutti_array_t. */
 int tutti_arena_array(tutti_arena_t arena, const char* name, tutti_tensor_t* array);
-/* Says that this rank's gradient is complete and starts its reduction. For a device it is complete
- * when the device's default stream has done the work enqueued so far. The array must not be written
+/* Announces that this rank's gradient is complete, and starts its reduction. On a device it is
+ * complete when the default stream has done the work enqueued so far. The array must not be written
  * before tutti_arena_wait. Arrays may become ready in any order and from any thread. */
 int tutti_arena_ready(tutti_arena_t arena, const char* name);
 /* Call this instead of tutti_arena_ready if this rank has no gradient for this array in this step.
@@ -546,8 +546,8 @@ int tutti_arena_leave_out(tutti_arena_t arena, const char* name);
 /* Waits until every array holds its result, and begins a new step. TUTTI_INVALID_ARGUMENT names an
  * array that was neither ready nor left out; it can still become ready. */
 int tutti_arena_wait(tutti_arena_t arena);
-/* The same for at most this many seconds. After TUTTI_TIMEOUT *goes_on is 1, and the step may be
- * waited for again. Otherwise *goes_on is 0. `goes_on` may be NULL. */
+/* Like tutti_arena_wait, for at most `seconds`. After TUTTI_TIMEOUT *goes_on is 1, and the step may
+ * be waited for again. Otherwise *goes_on is 0. `goes_on` may be NULL. */
 int tutti_arena_wait_for(tutti_arena_t arena, double seconds, int* goes_on);
 /* Sets *used to 1 if any rank had this array's gradient in the last step, and otherwise to 0. */
 int tutti_arena_used(tutti_arena_t arena, const char* name, int* used);
@@ -560,9 +560,9 @@ typedef struct tutti_statistics {
   uint64_t operations;           /* works and blocking calls that are over */
   uint64_t tensors;              /* of allreduces; a blocking call in shared memory counts as one */
   uint64_t buckets;              /* launched fused buckets and other replayed operations */
-  uint64_t replayed_buckets;     /* buckets of these that needed no negotiation */
-  uint64_t vetoed_buckets;       /* replayed ones that were dropped and renegotiated */
-  uint64_t data_messages;        /* sent by this rank, like the next three */
+  uint64_t replayed_buckets;     /* those of `buckets` that needed no negotiation */
+  uint64_t vetoed_buckets;       /* replayed buckets that were dropped and renegotiated */
+  uint64_t data_messages;        /* sent by this rank, as in the next three fields */
   uint64_t data_bytes;           /* in the data messages */
   uint64_t control_messages;     /* of the negotiation and of the transport */
   uint64_t control_bytes;        /* in the control messages */

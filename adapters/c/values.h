@@ -46,8 +46,8 @@ void need(Pointer pointer, const char* what) {
   if (pointer == nullptr) throw refused(fmt::format("{} must not be NULL", what));
 }
 
-/// These throw Error(invalid_argument), whose text says what was given and what is wanted. `what`
-/// names the argument there.
+/// These functions throw Error(invalid_argument), whose text says what was given and what is
+/// wanted. `what` is the name of the argument in that text.
 Communicator& communicator_of(tutti_comm_t comm);
 DataType dtype_from(int dtype);
 ReduceOp op_from(int op);

@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kDraftSuffix = ".draft";
-// The suffix of a whole checkpoint that another is about to replace. It counts as the checkpoint
-// until the new one has its name.
+// A whole checkpoint has this suffix while a new one is about to replace it. It counts as the
+// checkpoint until the new one has the checkpoint's name.
 constexpr std::string_view kReplacedSuffix = ".replaced";
 
 std::string file_of_rank(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
@@ -45,11 +45,11 @@ std::string described(const PlacedTensor& tensor) {
                                                      : "");
 }
 
-// Returns the parts that a rank writes: all that it alone holds, and an equal share by bytes, in
-// the order of the list, of what all ranks hold. This follows from the placements, so each rank
-// knows the parts of every rank.
+// Returns the parts that a rank writes. It writes all that it alone holds. Tensors that all ranks
+// hold are divided in the order of the list, and each rank writes an equal share of their bytes.
+// This follows from the placements, so each rank knows the parts of every rank.
 std::vector<FilePart> parts_of_rank(const std::vector<PlacedTensor>& tensors, int size, int rank) {
-  int64_t all_bytes = 0, before = 0;  // of replicated tensors
+  int64_t all_bytes = 0, before = 0;  // bytes of replicated tensors: all, and those before `tensor`
   for (const auto& tensor : tensors)
     if (tensor.placement.held == Held::replicated) all_bytes += tensor.here.bytes();
   const auto share_begins = [&](int at) {
@@ -158,7 +158,7 @@ std::string CheckpointFolder::replaced_place_of(int64_t step) const {
 
 CheckpointFolder::Texts CheckpointFolder::agree(const std::string& phase,
                                                 const std::function<std::string()>& work) {
-  // A text begins with '+'. An error begins with '-', followed by its number.
+  // The answer of a rank is '+' and the text, or '-', the error code and the error's text.
   std::string own;
   try {
     own = "+" + work();
@@ -193,8 +193,8 @@ CheckpointFolder::Texts CheckpointFolder::agree(const std::string& phase,
   return texts;
 }
 
-// Returns the properties of a save that must be equal on all ranks. Throws if this rank's part of
-// it cannot be saved.
+// Returns the properties of a save that must be equal on all ranks. Throws if this rank's tensors
+// cannot be saved.
 std::string CheckpointFolder::plan_of(int64_t step, const std::vector<PlacedTensor>& tensors,
                                       const std::map<std::string, std::string>& words) const {
   if (step < 0) throw Error(ErrorCode::invalid_argument, "a step below 0");
@@ -415,8 +415,9 @@ void CheckpointFolder::remove_old() const {
   remove_drafts();
 }
 
-// Requires the folder's lock. Gives a checkpoint that a job left between two renames its name back.
-// A checkpoint that was replaced becomes a draft by one rename, so that no reader sees half of it.
+// Requires the folder's lock. If a job ended between two renames, its old checkpoint gets its name
+// back. If the new checkpoint already has the name, the old one becomes a draft by one rename, so
+// that no reader sees half of it.
 void CheckpointFolder::settle_replaced() const {
   remove_drafts();
   for (const int64_t step : steps()) {

@@ -27,23 +27,23 @@ struct CheckpointOptions {
 struct LoadOptions {
   std::optional<int64_t> step = std::nullopt;  // none: the newest whole checkpoint
   bool partly = false;  // the checkpoint may hold tensors that are not loaded
-  /// load() calls it with the words before it changes any tensor. If it throws, load() throws that
-  /// error on all ranks.
+  /// load() calls this with LoadedCheckpoint::words before it changes any tensor. If the function
+  /// throws, load() throws that error on all ranks.
   std::function<void(const std::map<std::string, std::string>& words)> check = {};
 };
 
 /// The cost of saving on this rank so far.
 struct CheckpointStatistics {
-  int64_t saves = 0;        // that ended, or that began in the background
-  int64_t bytes = 0;        // of tensors that this rank had to write, failed saves included
-  double held_seconds = 0;  // until save() or save_in_background() returned
+  int64_t saves = 0;  // saves that ended, or that began in the background
+  int64_t bytes = 0;  // bytes of the tensors that this rank had to write, failed saves included
+  double held_seconds = 0;  // time that callers waited for save() or save_in_background()
 };
 
 /// The contents of a loaded checkpoint beside its tensors.
 struct LoadedCheckpoint {
-  int64_t step = 0;                          // that it was saved as
+  int64_t step = 0;                          // the step that save() was given
   int members = 0;                           // ranks that wrote it; 1 for a single file
-  std::map<std::string, std::string> words;  // that save() was given
+  std::map<std::string, std::string> words;  // the `words` that save() was given
 };
 
 /// Checkpoints of a job in a folder that all its ranks can access. "step-12" holds one safetensors
@@ -58,8 +58,9 @@ struct LoadedCheckpoint {
 /// thread uses it.
 class CheckpointFolder {
  public:
-  /// The Communicator must outlive it. The first save makes `folder`. If `folder` is a plain
-  /// safetensors file, it can only be loaded. Throws Error(invalid_argument) for keep below 1.
+  /// The Communicator must outlive this object. The first save makes `folder`. If `folder` is a
+  /// plain safetensors file, it can only be loaded. Throws Error(invalid_argument) for keep below
+  /// 1.
   CheckpointFolder(Communicator& comm, std::string folder, const CheckpointOptions& options = {});
   /// Waits for a save in the background.
   ~CheckpointFolder();
@@ -73,11 +74,11 @@ class CheckpointFolder {
   /// another process writes into the folder.
   void save(int64_t step, const std::vector<PlacedTensor>& tensors,
             const std::map<std::string, std::string>& words = {});
-  /// The same with a snapshot, a copy of what this rank will write, which is taken before this
-  /// returns. A thread writes it and checks that the other ranks save the same, so the caller does
-  /// not wait for them. If the system has no thread for this process, the checkpoint is written
-  /// before this returns. Throws the error of the previous save in the background. The snapshot's
-  /// memory is kept for the next one.
+  /// Like save(), but returns after copying what this rank will write, the snapshot. A thread
+  /// writes the snapshot and checks that the other ranks save the same, so the caller does not wait
+  /// for them. If the system has no thread for this process, the checkpoint is written before this
+  /// returns. Throws the error of the previous save in the background. The snapshot's memory is
+  /// kept for the next one.
   void save_in_background(int64_t step, const std::vector<PlacedTensor>& tensors,
                           const std::map<std::string, std::string>& words = {});
   /// Waits until the save in the background is over, and throws its error.

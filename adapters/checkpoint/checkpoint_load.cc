@@ -24,8 +24,9 @@ Shape shape_of_all(const Shape& own, int64_t ranks) {
   return Shape(extents);
 }
 
-// Returns how many ranks' own tensors a checkpoint stores for a tensor of which each rank wants its
-// own. Returns 0 if it stores one tensor for all ranks, and nothing if the shapes do not fit.
+// Returns for how many ranks a checkpoint stores a tensor of their own. `wanted` is the shape of
+// one rank's tensor. Returns 0 if the checkpoint stores one tensor for all ranks, and nothing if
+// the shapes do not fit.
 std::optional<int64_t> ranks_with_their_own(const CheckpointEntry& entry, const Shape& wanted) {
   if (entry.shape == wanted) return 0;
   if (entry.shape.rank() > 0 && entry.shape[0] > 0 &&
@@ -63,8 +64,9 @@ void check_wanted(const std::string& place, const Manifest& manifest,
 }
 
 // Reads a rank's own tensor. If the number of ranks is the same as when it was saved, this is the
-// tensor of the rank with this rank's index. If one tensor was saved for all ranks, it is that one.
-// Otherwise it is the mean of all, as an exchange gives; for integer types it is one of them.
+// tensor that the rank with this index saved. If one tensor was saved for all ranks, this is that
+// tensor. Otherwise it is the mean of all ranks' tensors, as an exchange would give; for integer
+// types it is one rank's tensor.
 std::vector<std::byte> read_own(PartFiles& files, const CheckpointEntry& entry,
                                 const PlacedTensor& tensor) {
   const auto& placement = tensor.placement;

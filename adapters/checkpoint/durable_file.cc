@@ -49,8 +49,8 @@ void rename_folder(const std::string& from, const std::string& to) {
 
 namespace {
 
-// Returns whether the kernel or the file system does not support flags of renameat2, which gives
-// these errno values.
+// Returns whether the error means that the kernel or the file system does not support the flags of
+// renameat2.
 bool knows_no_flags(int error) {
   return error == EINVAL || error == ENOSYS || error == ENOTSUP || error == EOPNOTSUPP;
 }

@@ -40,8 +40,8 @@ void put_in_place(const std::string& draft, const std::string& name, const std::
 /// process.
 class FolderLock {
  public:
-  /// Throws Error(io) at once if the lock is held. The text names the folder and the process that
-  /// writes there.
+  /// Throws Error(io) immediately if the lock is held. The text names the folder and the process
+  /// that writes there.
   explicit FolderLock(const std::string& folder);
 
  private:

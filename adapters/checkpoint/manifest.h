@@ -17,7 +17,7 @@ namespace tutti {
 struct CheckpointPart {
   ElementRange range;
   int file = 0;         // index into Manifest::files
-  uint64_t offset = 0;  // of the range's first byte in the file
+  uint64_t offset = 0;  // of the range's first byte, from the file's begin
   /// 64-bit XXH3 of the bytes; none for a file without a manifest.
   std::optional<uint64_t> checksum;
 };
@@ -26,18 +26,18 @@ struct CheckpointPart {
 struct CheckpointEntry {
   Shape shape;
   DataType dtype = DataType::f32;
-  std::vector<CheckpointPart> parts;  // in order; together they hold each element once
+  std::vector<CheckpointPart> parts;  // in order; together the parts hold each element once
 };
 
 /// The contents of a checkpoint and where they are: one file per rank, in safetensors' layout.
 struct Manifest {
   struct File {
-    std::string name;  // in the checkpoint's folder
+    std::string name;  // name in the checkpoint's folder
     uint64_t bytes = 0;
   };
   int64_t step = 0;
   std::map<std::string, std::string> words;
-  std::vector<File> files;  // by the rank that wrote it
+  std::vector<File> files;  // one per rank that wrote, in the order of the ranks
   std::map<std::string, CheckpointEntry> tensors;
 
   /// Returns JSON with a checksum of its own. Throws Error(invalid_argument) for names and words
@@ -49,8 +49,8 @@ struct Manifest {
   /// Makes the manifest of a plain safetensors file of `file_bytes` bytes. `head` is the first part
   /// of the file, as long as header_bytes() says. Step and checksums are not known.
   static Manifest of_header(const std::string& where, std::string_view head, uint64_t file_bytes);
-  /// Returns the number of bytes of a safetensors file before its data, which its first 8 bytes
-  /// say. Throws Error(corrupt_data) if the file has fewer.
+  /// Returns the number of bytes of a safetensors file before its data, as the file's first 8 bytes
+  /// say. Throws Error(corrupt_data) if the file is shorter than that.
   static uint64_t header_bytes(const std::string& where, std::string_view first,
                                uint64_t file_bytes);
 };
@@ -58,7 +58,7 @@ struct Manifest {
 /// A tensor, or a part of one, as a file stores it.
 struct FilePart {
   std::string name;
-  Shape shape;  // of the tensor
+  Shape shape;  // shape of the whole tensor
   DataType dtype = DataType::f32;
   ElementRange range;
 };
@@ -66,9 +66,9 @@ struct FilePart {
 /// The reserved name in a safetensors header under which the file's free texts are stored.
 inline constexpr const char* kMetadataName = "__metadata__";
 
-/// Returns the header of a safetensors file that stores these parts one after another. Each part is
-/// a vector of its elements. The file's words say to which tensor it belongs and at which element
-/// it begins. Throws Error(invalid_argument) for names and words that are not UTF-8.
+/// Returns the header of a safetensors file that stores these parts one after another. A part of a
+/// tensor is stored as a vector of its elements; the file's metadata say which elements they are.
+/// Throws Error(invalid_argument) for names and words that are not UTF-8.
 std::string safetensors_header(const std::vector<FilePart>& parts,
                                std::map<std::string, std::string> words = {});
 

@@ -75,14 +75,15 @@ std::vector<std::byte> PartFiles::read(const std::string& tensor, ElementRange r
   return bytes;
 }
 
-// Reads into `to`, the position of the first element of `range`.
+// Reads those elements of `range` that the part has. `to` is the memory of the first element of
+// `range`.
 void PartFiles::read_part(const std::string& tensor, const CheckpointPart& part,
                           int64_t element_bytes, ElementRange range, std::byte* to) {
   const auto& source = file(part.file);
   const auto in_bytes = [&](int64_t elements) {
     return static_cast<uint64_t>(elements * element_bytes);
   };
-  // The offsets in the part of the bytes that are wanted.
+  // The byte offsets of the wanted elements in the part.
   const auto wanted_begin = in_bytes(std::max(range.begin, part.range.begin) - part.range.begin);
   const auto wanted_end = in_bytes(std::min(range.end, part.range.end) - part.range.begin);
   to += in_bytes(std::max(range.begin, part.range.begin) - range.begin);

@@ -14,9 +14,9 @@ namespace tutti {
 class PartReader {
  public:
   explicit PartReader(const std::string& file);
-  uint64_t bytes() const { return bytes_; }  // in the file
+  uint64_t bytes() const { return bytes_; }  // size of the file
   void read(uint64_t offset, void* to, uint64_t bytes) const;
-  std::string text(uint64_t offset, uint64_t bytes) const;  // the same as a string
+  std::string text(uint64_t offset, uint64_t bytes) const;  // the bytes as a string
 
  private:
   const std::string file_;

@@ -31,7 +31,8 @@ class Adasum {
   Communicator& comm_;
   const std::string name_;
   const std::vector<TensorView> tensors_;
-  // The first element of each tensor among all elements, and the number of elements.
+  // The index of each tensor's first element among all elements, and last the number of all
+  // elements.
   std::vector<int64_t> begins_;
   std::vector<int64_t> shares_;  // number of elements of each rank's share
   Tensor all_;                   // the tensors one after another

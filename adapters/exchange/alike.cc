@@ -25,7 +25,7 @@ std::vector<std::string> lines_of(std::span<const std::byte> bytes) {
   return lines;
 }
 
-// "f32[6,1,5,5]", with the strides unless they are row-major.
+// Returns a text such as "f32[6,1,5,5]", with the strides unless they are row-major.
 std::string type_of(const TensorView& tensor) {
   auto text = fmt::format("{}{}", to_string(tensor.dtype()), tensor.shape().to_string());
   if (!tensor.is_row_major())

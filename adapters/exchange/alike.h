@@ -13,7 +13,7 @@ namespace tutti {
 /// one line names the first rank that differs from rank 0, and says what each of the two has.
 
 /// Compares settings of the form "name=value". All ranks have the same names in the same order.
-/// `whose` says in the Error's text to whom the settings belong.
+/// `whose` names the owner of the settings in the Error's text.
 void check_settings_alike(Communicator& comm, std::span<const std::string> settings,
                           std::string_view whose = "distributed()");
 

@@ -14,7 +14,7 @@ struct NoisePolicy {
   /// Number of samples of one rank in one backward pass. The gradient is the mean over them. With 0
   /// nothing is measured.
   int64_t batch = 0;
-  /// Factor by which the running means keep their old value in a step.
+  /// The weight of the old value when a step updates a running mean.
   double smoothing = 0.95;
   /// The batch grows towards the noise scale, up to this many backward passes per step. Gradients
   /// are then also means over the passes of a step. With 0 the batch does not grow.

@@ -6,7 +6,7 @@ namespace tutti {
 
 namespace {
 
-// Calls `body` with a number of the tensors' element type.
+// Calls `body` with a zero of the tensors' element type.
 template <class Body>
 void with_type(const TensorView& tensor, const Body& body) {
   if (tensor.dtype() == DataType::f64)

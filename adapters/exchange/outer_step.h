@@ -8,7 +8,7 @@ namespace tutti {
 /// The arithmetic of the exchanges on one tensor, f32 or f64 in host memory, computed in its own
 /// dtype. All tensors of one call have the same length.
 
-/// change = shared - value: what the inner steps took away.
+/// change = shared - value, the opposite of what the inner steps added.
 void take_change(const TensorView& shared, const TensorView& value, const TensorView& change);
 
 /// shared -= change.

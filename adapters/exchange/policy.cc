@@ -69,7 +69,7 @@ void check_ranges(const ExchangePolicy& policy) {
        fmt::format("outer.pull is {}, want more than 0 and at most 1", outer.pull));
 }
 
-// Refuses settings of rounds if gradients are exchanged: then each step is the same on all ranks,
+// Refuses settings of rounds if gradients are exchanged. Each step is then the same on all ranks,
 // and there are no rounds.
 void check_gradients(const ExchangePolicy& policy) {
   const std::string_view unless = "; exchange parameters or changes, or leave it out";

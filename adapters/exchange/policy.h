@@ -21,15 +21,15 @@ enum class Combination { mean, adasum };
 /// Selects what is done with the combined parameters or changes.
 struct OuterStep {
   enum class Kind {
-    none,           // they become the new parameters
+    none,           // the combined values become the new parameters
     sgd,            // DiLoCo: the change is the gradient of SGD, on parameters that all ranks share
     slow_momentum,  // SlowMo: the change divided by the inner learning rate goes into a momentum
     elastic,        // EASGD: each rank is drawn towards the mean and otherwise keeps its own
   };
   Kind kind = Kind::none;
   double rate = 1;        // sgd's learning rate; slow_momentum's alpha
-  double momentum = 0;    // sgd's; slow_momentum's beta
-  bool nesterov = false;  // sgd's
+  double momentum = 0;    // momentum of sgd; slow_momentum's beta
+  bool nesterov = false;  // for sgd: Nesterov's form of the momentum
   double pull = 0.1;      // elastic's fraction of the way to the mean
 };
 

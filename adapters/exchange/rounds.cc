@@ -93,7 +93,7 @@ Rounds::~Rounds() {
   try {
     arrive();
   } catch (const Error&) {
-    // The step that would have used it is never taken.
+    // The step that would have used this result is never taken.
   }
 }
 
@@ -166,8 +166,8 @@ void Rounds::start(int fragment, double learning_rate) {
     works_.push_back(comm_.allreduce("exchange rates", rates_.view(), ReduceOp::max));
 }
 
-// Sends the tensors as a group. They share buckets from the first time on, so a round always sends
-// the same number of bytes.
+// Sends the tensors as a group. The tensors of a group share buckets from the first round on, so a
+// round always sends the same number of bytes.
 void Rounds::send(const std::string& group, std::vector<NamedTensor>& tensors,
                   const ReduceOptions& reduce) {
   for (auto& tensor : tensors) tensor.name = fmt::format("{} {}", group, tensor.name);
@@ -179,7 +179,7 @@ void Rounds::arrive() {
   try {
     wait();
   } catch (const Error&) {
-    set_under_way(-1);  // it never arrives
+    set_under_way(-1);  // the result of this fragment is lost
     throw;
   }
 }
@@ -238,7 +238,7 @@ void Rounds::use(Part& part, double learning_rate) {
 }
 
 void Rounds::consolidate() {
-  if (steps() <= policy_.synchronous_steps) return;  // they are still equal
+  if (steps() <= policy_.synchronous_steps) return;  // parameters are still equal
   if (under_way() >= 0) finish(under_way());
   std::vector<NamedTensor> own;
   for (const auto& part : parts_) own.push_back({part.name, part.value});

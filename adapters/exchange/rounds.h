@@ -13,7 +13,7 @@ namespace tutti {
 
 /// A tensor of the exchange's own state, for checkpoints; copies share the memory.
 struct ExchangeState {
-  std::string name;  // unique among those of an exchange
+  std::string name;  // unique among the tensors of an exchange
   Tensor tensor;     // its values
 };
 
@@ -44,14 +44,14 @@ class Rounds {
   /// momentum stays. All ranks call it after the same step.
   void consolidate();
 
-  /// Waits until the fragment under way has arrived. It is not used before its step. From then
-  /// until the next step, state() is complete. This call is local.
+  /// Waits until the fragment under way has arrived. Its result is used only in the step for which
+  /// it is due. From the arrival until the next step, state() is complete. This call is local.
   void arrive();
-  /// Returns the state that all ranks share, equal on all of them: "exchange.shared.<parameter>"
-  /// and "exchange.momentum.<parameter>", as far as the policy has them; where fragments are sent
-  /// early, "exchange.sent.<parameter>" and "exchange.rates", f64[2], of the fragment under way;
-  /// and "exchange.steps", i64[2]: the inner steps taken, and which fragment is under way (-1:
-  /// none).
+  /// Returns the state that all ranks share, equal on all of them. "exchange.steps", i64[2], has
+  /// the number of inner steps taken and the index of the fragment under way (-1: none). If the
+  /// policy needs them, there are "exchange.shared.<parameter>" and
+  /// "exchange.momentum.<parameter>". If fragments are sent early, there are
+  /// "exchange.sent.<parameter>" and "exchange.rates", f64[2], of the fragment under way.
   const std::vector<ExchangeState>& state() const { return state_; }
 
  private:
@@ -60,7 +60,7 @@ class Rounds {
     TensorView value;
     Tensor shared;    // the parameters that all ranks share; empty unless changes are exchanged
     Tensor momentum;  // the outer step's; empty if it has none
-    // The tensor that is sent and then holds the mean. Empty if this is the value itself.
+    // The tensor that is sent and then holds the mean. Empty if the value itself is sent.
     Tensor sent;
   };
   int64_t steps() const { return steps_.as<int64_t>()[0]; }
@@ -72,7 +72,7 @@ class Rounds {
   void finish(int fragment);
   void send(const std::string& group, std::vector<NamedTensor>& tensors,
             const ReduceOptions& reduce = {});
-  void wait();  // for everything that was sent
+  void wait();  // waits for everything that was sent
   void use(Part& part, double learning_rate);
   double agreed_rate() const;
 
@@ -82,8 +82,8 @@ class Rounds {
   std::vector<Part> parts_;
   std::optional<Adasum> adasum_;
   std::vector<NamedTensor> momenta_;
-  std::vector<Work> works_;              // of the fragment under way
-  Tensor rates_;                         // the highest of all ranks, and minus the lowest, f64
+  std::vector<Work> works_;  // operations of the fragment under way
+  Tensor rates_;             // f64[2]: the highest learning rate of all ranks, and minus the lowest
   std::vector<size_t> fragment_begins_;  // into parts_, one more than there are fragments
   Tensor steps_;                         // inner steps taken and the fragment under way, i64
   std::vector<ExchangeState> state_;

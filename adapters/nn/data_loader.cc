@@ -13,9 +13,9 @@
 
 namespace tutti::nn {
 
-// Copies images to a device on a stream of its own, and takes their memory back when the reader is
-// done with them. The tensors own a reference to it, so it may outlive the loader. No call waits
-// for a stream.
+// Copies images to a device on a stream of its own. It takes their memory back when the reader is
+// done with them. The tensors own a reference to the Courier, so it may outlive the loader. No call
+// waits for a stream.
 class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
  public:
   Courier(Device device, StreamRef reader)
@@ -31,7 +31,7 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
     runtime_.destroy_stream(stream_);
   }
 
-  /// Returns a tensor on the device with what `fill` writes. The loader's thread calls it.
+  /// Returns a tensor on the device that holds what `fill` writes. The loader's thread calls this.
   Tensor send(const Shape& shape, const std::function<void(float*)>& fill) {
     const auto bytes = static_cast<size_t>(shape.count()) * sizeof(float);
     void* const pinned = runtime_.allocate_host(bytes);
@@ -73,8 +73,8 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
   DeviceRuntime& runtime_;
   const Device device_;
   const StreamRef reader_, stream_;
-  void* const sent_;  // recorded by the loader's thread, then awaited by its user
-  std::mutex mutex_;  // guards the following
+  void* const sent_;  // event: the loader's thread records it, its user awaits it
+  std::mutex mutex_;  // guards the use of read_
   void* const read_;
   const ForkGuard made_;
 };
@@ -107,7 +107,7 @@ void DataLoader::check_not_forked() const {
 int64_t DataLoader::steps_per_epoch() const {
   const int64_t global = options_.batch * options_.size;
   if (options_.drop_last) return dataset_.count() / global;
-  // These are the steps in which this rank gets images.
+  // The number of steps in which this rank gets images.
   const int64_t whole = dataset_.count() / global, rest = dataset_.count() % global;
   return whole + (rest > options_.rank * options_.batch ? 1 : 0);
 }

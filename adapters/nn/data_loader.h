@@ -21,9 +21,9 @@ struct Batch {
 
 struct LoaderOptions {
   int64_t batch = 32;  // images of one rank per step
-  int rank = 0;        // of `size` ranks that share the dataset
+  int rank = 0;        // index of this rank among `size` ranks that share the dataset
   int size = 1;
-  bool shuffle = true;  // in another order in each epoch
+  bool shuffle = true;  // a different order in each epoch
   uint64_t seed = 1;    // equal on all ranks
   // If true, steps that cannot fill every rank's batch are left out. If false, ranks may end with
   // smaller batches or differ by one step; use join() then.

@@ -30,7 +30,7 @@ struct Conv2dOptions {
 /// bias [out].
 std::unique_ptr<Layer> conv2d(int64_t in, int64_t out, int64_t kernel,
                               const Conv2dOptions& options = {});
-/// The same for [batch, in, depth, h, w], with weight [out, in, kernel, kernel, kernel].
+/// Like conv2d(), for [batch, in, depth, h, w] with weight [out, in, kernel, kernel, kernel].
 std::unique_ptr<Layer> conv3d(int64_t in, int64_t out, int64_t kernel,
                               const Conv2dOptions& options = {});
 /// A stride of 0 means the kernel's size. Padding takes no part in a maximum or an average.
@@ -61,10 +61,10 @@ struct BatchNormOptions {
 /// Normalizes [batch, channels, ...] per channel over all other dimensions. Evaluation uses running
 /// values, which are buffers of the model.
 std::unique_ptr<Layer> batch_norm(int64_t channels, const BatchNormOptions& options = {});
-/// The same over the batches of all ranks, whose sizes may differ or be zero. Every rank must make
-/// the same passes, all in training or all in evaluation. Gradients are those of the joined batch
-/// if every rank's loss is divided by the same number; see Loss. The communicator must outlive the
-/// layer.
+/// Like batch_norm(), over the batches of all ranks, whose sizes may differ or be zero. Every rank
+/// must make the same passes, all in training or all in evaluation. Gradients are those of the
+/// joined batch if every rank's loss is divided by the same number; see Loss. The communicator must
+/// outlive the layer.
 std::unique_ptr<Layer> sync_batch_norm(Communicator& comm, int64_t channels,
                                        const BatchNormOptions& options = {});
 /// Normalizes each row of [batch, ..., features].
@@ -86,9 +86,10 @@ std::unique_ptr<Layer> tied_linear(const Layer& embedding);
 /// width].
 std::unique_ptr<Layer> attention(const AttentionOptions& options);
 
-/// Maps [batch, length, inputs] to the hidden values [batch, length, width] of every step. They are
-/// zero before the first step. Parameters: input_weight [gates * width, inputs], hidden_weight
-/// [gates * width, width], and a bias for each. Recurrence gives the order of the gates.
+/// Maps [batch, length, inputs] to the hidden values [batch, length, width] of every step. The
+/// hidden values before the first step are zero. Parameters: input_weight [gates * width, inputs],
+/// hidden_weight [gates * width, width], and a bias for each. Recurrence gives the order of the
+/// gates.
 std::unique_ptr<Layer> lstm(int64_t inputs, int64_t width);
 std::unique_ptr<Layer> gru(int64_t inputs, int64_t width);
 

@@ -26,7 +26,7 @@ LayerKernels& loss_kernels(const Tensor& tensor) {
   return *kernels;
 }
 
-// The labels on the logits' device, and memory for the loss of each.
+// The labels on the logits' device, and memory for the loss of each label.
 struct Sided {
   LayerKernels& kernels;
   Tensor labels, losses;

@@ -56,7 +56,7 @@ class CrossEntropy final : public Loss {
   Tensor log_probabilities_;
 };
 
-/// The same for log probabilities, which log_softmax() returns.
+/// Like CrossEntropy, for log probabilities, which log_softmax() returns.
 class NegativeLogLikelihood final : public Loss {
  public:
   NegativeLogLikelihood(const Tensor& log_probabilities, const Tensor& labels);

@@ -164,7 +164,7 @@ void Lars::step() {
                               .weight_decay = options_.weight_decay,
                               .trust = options_.trust};
   if (is_on_device()) return device_steps(velocity_, {}, all_adapted()).step(settings);
-  std::vector<double> squares;  // of each value and gradient
+  std::vector<double> squares;  // sums of squares: of each value and each gradient
   for (const auto& parameter : parameters_) {
     squares.push_back(sum_squares(parameter.value.span<float>()));
     squares.push_back(sum_squares(parameter.gradient.span<float>()));
@@ -197,7 +197,7 @@ void Lamb::step() {
   for (size_t begin = 0; begin < parameters_.size(); begin += together()) {
     const size_t count = std::min(together(), parameters_.size() - begin);
     std::vector<std::vector<float>> updates(count);
-    std::vector<double> squares;  // of each value and update
+    std::vector<double> squares;  // sums of squares: of each value and each update
     for (size_t i = begin; i < begin + count; ++i) {
       const auto value = parameters_[i].value.span<float>();
       auto& update = updates[i - begin];

@@ -36,11 +36,12 @@ class BaseOptimizer {
  protected:
   BaseOptimizer(std::vector<Parameter> parameters, double learning_rate);
   /// Adds a zeroed tensor for every parameter, named "kind.parameter". Returns the index of the
-  /// first.
+  /// first tensor in state().
   size_t add_state(const std::string& kind);
   /// Returns whether the parameters are on a device, where device_step() takes the steps.
   bool is_on_device() const;
-  /// Takes a step by kernels of the parameters' device. The indices say where its state begins.
+  /// Takes a step by kernels of the parameters' device. `first` and `second` are the indices in
+  /// state() at which the step's moments begin.
   void device_step(StepKind kind, const StepFactors& factors, std::optional<size_t> first,
                    std::optional<size_t> second);
   /// Returns the kernels that run this optimizer's step on the device. `first` and `second`
@@ -121,9 +122,10 @@ class RmsProp : public BaseOptimizer {
 
 /// Describes the whole parameters to an optimizer that uses norms but has only parts of them.
 struct Wholes {
-  // Shapes of the whole parameters, in order. Empty if the optimizer has whole ones.
+  // Shapes of the whole parameters, in order. Empty if the optimizer has whole parameters.
   std::vector<Shape> shapes;
-  /// Adds up numbers in place over all ranks that have parts. Each of them makes the same call.
+  /// Adds up numbers in place over all ranks that have parts. Each of these ranks makes the same
+  /// call.
   std::function<void(std::span<double> sums)> add_up;
 };
 

@@ -30,20 +30,21 @@ class Sequential {
 
   /// Runs one batch at a time: backward() belongs to the last forward().
   Tensor forward(const Tensor& input) { return forward(input, context_); }
-  Device device() const;     // of the layers
+  Device device() const;     // the device of the layers
   StreamRef stream() const;  // null on the CPU
   /// Returns a copy of a host tensor on the layers' device, made in the order of stream(). Use it
   /// for tensors that are needed more than once. On the CPU it returns the tensor itself.
   Tensor to_device(const Tensor& host);
   /// Runs backward from the loss. Adds to every gradient and announces each as soon as it is final.
   void backward(const Loss& loss);
-  /// The same for loss.sum() / divisor, if the ranks' losses are added up.
+  /// Like backward(loss), for loss.sum() / divisor. Use it if the ranks' losses are added up.
   void backward(const Loss& loss, double divisor);
   void backward(const Tensor& output_gradient) {
     backward(context_, output_gradient, {.input = false, .weights = true});
   }
 
-  /// The same for any number of batches in flight, each with a context of its own; see Layer.
+  /// Like forward() and backward(), for any number of batches in flight, each with a context of its
+  /// own; see Layer.
   Tensor forward(const Tensor& input, Context& context);
   Tensor backward(Context& context, const Tensor& output_gradient, Wanted wanted);
 
@@ -62,13 +63,13 @@ class Sequential {
   /// Returns the parameters in the order of the layers. The handles share memory with the model.
   /// Throws Error(invalid_argument) while a ShardedOptimizer has one of them divided (stage 3).
   std::vector<Parameter> parameters() const;
-  int64_t parameter_count() const;  // elements of all of them
+  int64_t parameter_count() const;  // number of elements of all parameters
   /// Returns the state that is not learned by gradients: the running values of batch norm. The
   /// handles share memory with the model.
   std::vector<NamedState> buffers() const;
 
  private:
-  friend TrainingState;  // it also uses parameters that are divided
+  friend TrainingState;  // needs parameters() even if they are divided
 
   Pass pass() const { return {*kernels_, training_, seed_, step_, first_row_}; }
 

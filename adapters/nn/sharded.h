@@ -18,8 +18,8 @@ namespace tutti::nn {
 /// in parts. The layers of a model share it, and ShardedOptimizer::serve() fills it.
 struct Gatherer {
   std::function<void(std::string_view name)> need, done;  // empty if parameters are whole
-  /// The marks of parameters that were still divided when the optimizer was destroyed, so that
-  /// calls still refuse them. It is empty while the optimizer exists.
+  /// The marks of parameters that were still divided when the optimizer was destroyed. With them,
+  /// layers still refuse these parameters. It is empty while the optimizer exists.
   std::vector<AbsentMemory> absent = {};
 };
 
@@ -27,7 +27,7 @@ struct Gatherer {
 std::unique_ptr<Layer> gathered(std::unique_ptr<Layer> layer, std::shared_ptr<Gatherer> gatherer);
 
 /// tutti::Sharded of a bundled optimizer. Lars and Lamb use the norms of the whole parameters.
-/// Gradients are reduced while backward goes on. The parameters must outlive it.
+/// Gradients are reduced while backward goes on. The parameters must outlive this object.
 template <class O>
 class ShardedOptimizer : public Sharded<O> {
  public:

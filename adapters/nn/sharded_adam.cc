@@ -29,8 +29,8 @@ std::vector<std::string> names_of(const std::vector<GradientArena::Array>& array
   return names;
 }
 
-// Makes the tensor whole on all ranks. Before, each element is this rank's value or zero; ranks
-// that have the same element have the same value.
+// Makes the tensor whole on all ranks. Before this, each element is this rank's value or zero, and
+// ranks that both have an element have the same value.
 void take_from_owners(Communicator& communicator, const Tensor& tensor, const std::string& name) {
   const auto least = tensor.clone();
   auto highest =

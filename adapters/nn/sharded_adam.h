@@ -27,7 +27,7 @@ namespace tutti::nn {
 class ShardedAdam {
  public:
   using Array = GradientArena::Array;
-  /// Every rank makes it with the same arguments. The Communicator must outlive it. Throws
+  /// Every rank makes the object with the same arguments. The Communicator must outlive it. Throws
   /// Error(invalid_argument) for an array that is not f32.
   ShardedAdam(Communicator& communicator, std::vector<Array> arrays, const AdamOptions& options,
               bool decoupled = false);
@@ -38,20 +38,20 @@ class ShardedAdam {
   std::span<float> gradient(std::string_view name) const;
   /// Broadcasts the parameters of rank `root` to all ranks.
   void broadcast(int root = 0);
-  /// Says that this rank's gradient of the array is final, and that it uses neither the gradient
-  /// nor the value again in this step. Any thread may call it.
+  /// Announces that this rank's gradient of the array is final. This rank uses neither the gradient
+  /// nor the value again in this step. Any thread may call this.
   void ready(std::string_view name) { arena_.ready(name); }
   /// Returns when all parameters are updated on this rank. Throws the errors of
   /// GradientArena::wait.
   void step();
   int64_t steps() const;
   /// Returns everything but the values, whole and equal on all ranks: "first_moment.NAME" and
-  /// "second_moment.NAME" of every array, and "steps", i64. They are copies, for checkpoints. It is
-  /// collective; call it between steps.
+  /// "second_moment.NAME" of every array, and "steps", i64. The tensors are copies, for
+  /// checkpoints. The call is collective; make it between steps.
   std::vector<NamedState> state();
-  /// Continues from what state() returned on any number of ranks. Every rank passes all of it, and
-  /// has memory for all of it until the next step has shown which share is its own. Throws
-  /// Error(invalid_argument), which names a tensor that is missing or has another size; then
+  /// Continues from what state() returned on any number of ranks. Every rank passes all of that
+  /// state. It needs memory for all of it until the next step has shown which share is its own.
+  /// Throws Error(invalid_argument), which names a tensor that is missing or has another size; then
   /// nothing was changed.
   void restore(const std::vector<NamedState>& state);
   /// Call it between steps.
@@ -73,9 +73,9 @@ class ShardedAdam {
   Communicator& communicator_;
   std::vector<std::string> names_;
   Moments first_, second_;
-  bool finds_share_ = false;  // in the first step after restore()
+  bool finds_share_ = false;  // true in the first step after restore()
   std::mutex mutex_;
-  std::vector<ElementRange> share_;  // of all moments; guarded by mutex_
+  std::vector<ElementRange> share_;  // this rank's ranges in all moments; guarded by mutex_
   GradientArena arena_;              // last, because its destructor waits for the updates under way
 };
 

@@ -42,7 +42,7 @@ std::vector<PlacedTensor> TrainingState::tensors() const {
   auto all = trained_();
   std::set<std::string> names;
   for (const auto& tensor : all) names.insert(tensor.name);
-  // These are the parameters that the optimizer does not have.
+  // Adds the parameters that the optimizer does not have.
   for (auto* parameter : model_.layers_->parameters())
     if (names.insert("parameter." + parameter->name).second)
       all.push_back({"parameter." + parameter->name, parameter->value, {parameter->value.shape()}});

@@ -17,16 +17,17 @@
 
 namespace tutti::nn {
 
-/// Everything that training needs to continue bit for bit, as if it had not stopped: the model's
-/// parameters, also those that are not trained; its buffers (the running values of batch norm,
-/// which differ from rank to rank); and the optimizer's state with that of its exchange. The loss
-/// scale and the position in the data can be added. It refers to the objects themselves, so that
-/// nothing is forgotten, and they must outlive it. One thread uses it, between steps.
+/// Everything that training needs to continue bit for bit, as if it had not stopped. This is the
+/// model's parameters, also those that are not trained; its buffers (the running values of batch
+/// norm, which differ from rank to rank); and the optimizer's state with that of its exchange. The
+/// loss scale and the position in the data can be added. This object refers to the others
+/// themselves, so that nothing is forgotten, and they must outlive it. One thread uses it, between
+/// steps.
 ///
-///   nn::TrainingState training(*comm, model, optimizer, agreement, loader);
-///   if (const auto found = training.load(checkpoints)) step = found->step;
-///   ...
-///   training.save(checkpoints, step);
+///     nn::TrainingState training(*comm, model, optimizer, agreement, loader);
+///     if (const auto found = training.load(checkpoints)) step = found->step;
+///     ...
+///     training.save(checkpoints, step);
 class TrainingState {
  public:
   /// `optimizer` was made by distributed() or nn::sharded(), or its parameters are equal on all
@@ -43,7 +44,7 @@ class TrainingState {
   /// Returns the tensors that a CheckpointFolder saves and loads: "parameter.NAME",
   /// "optimizer.STATE", "buffer.NAME", "exchange...." and "step_agreement".
   std::vector<PlacedTensor> tensors() const;
-  /// Returns the position in the data.
+  /// Returns the position in the data as a CheckpointFolder's `words`.
   std::map<std::string, std::string> words() const;
 
   /// Saves by CheckpointFolder::save(). It is collective, as load() is.
@@ -87,11 +88,12 @@ class TrainingState {
 
   Communicator& comm_;
   Sequential& model_;
-  std::function<std::vector<PlacedTensor>()> trained_;  // the optimizer's, with parameters
+  std::function<std::vector<PlacedTensor>()> trained_;  // returns the optimizer's tensors, with the
+                                                        // parameters
   std::vector<std::function<std::vector<PlacedTensor>()>> more_;
   std::vector<std::function<void(Words&)>> say_;
-  std::vector<std::function<void(const Words&)>> check_;    // before anything is changed
-  std::vector<std::function<void(const Words&)>> restore_;  // after the checks
+  std::vector<std::function<void(const Words&)>> check_;    // called before anything is changed
+  std::vector<std::function<void(const Words&)>> restore_;  // called after all checks
   std::vector<std::function<void()>> loaded_;
 };
 

@@ -13,7 +13,8 @@ namespace tutti {
 
 namespace {
 
-// Number of windows before another trial after one that failed: at first, and at most.
+// The pause before another trial of shares, after one that failed, in windows: the first pause and
+// the longest.
 constexpr int kFirstPause = 4, kLongestPause = 64;
 // If steps take longer by this factor, a pause ends, because the ranks' speeds have changed.
 constexpr double kOtherTimes = 1.2;
@@ -39,8 +40,8 @@ std::vector<int64_t> deal(int64_t samples, const std::vector<double>& speeds) {
       if (end_with(rank, 1) < end_with(next, 1)) next = rank;
     ++counts[next];
   }
-  // The least that each rank keeps may add up to too many. Then the rank that would end last gives
-  // one.
+  // The least number that each rank keeps may add up to too many samples. Then the rank that would
+  // end last gives up one.
   for (; left < 0; ++left) {
     size_t last = 0;
     for (size_t rank = 1; rank < speeds.size(); ++rank)

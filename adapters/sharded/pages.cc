@@ -20,7 +20,7 @@ void drop_contents(const TensorView& tensor) {
   std::memset(tensor.data(), 0, first - begin);
   std::memset(reinterpret_cast<void*>(last), 0, end - last);
   auto* pages = reinterpret_cast<std::byte*>(first);
-  // Shared memory keeps its contents when this process drops its pages. This byte shows that.
+  // Shared memory keeps its contents when this process drops its pages. Then this byte is still 1.
   pages[0] = std::byte{1};
   if (::madvise(pages, last - first, MADV_DONTNEED) != 0 || pages[0] != std::byte{0})
     std::memset(pages, 0, last - first);

@@ -10,7 +10,7 @@ namespace tutti {
 struct ElementRange {
   int64_t begin = 0;
   int64_t end = 0;
-  int64_t count() const { return end - begin; }  // how many
+  int64_t count() const { return end - begin; }  // number of elements
   bool operator==(const ElementRange&) const = default;
 };
 
@@ -24,10 +24,10 @@ enum class Held {
 
 /// Says where the elements of a tensor are, along one axis of ranks.
 struct Placement {
-  Shape shape;  // of the whole tensor
+  Shape shape;  // shape of the whole tensor
   Held held = Held::replicated;
-  int axis_size = 1;   // ranks along the axis
-  int axis_index = 0;  // this rank's index on it
+  int axis_size = 1;   // number of ranks along the axis
+  int axis_index = 0;  // this rank's index on the axis
 
   /// Returns the range that a rank of the axis holds. A divided tensor has equal parts, and the
   /// lowest ranks get the remainder, as Communicator::reduce_scatter deals rows.
@@ -38,7 +38,7 @@ struct Placement {
     const auto begin_of = [&](int64_t i) { return i * each + (i < rest ? i : rest); };
     return {begin_of(index), begin_of(index + 1)};
   }
-  ElementRange here() const { return of(axis_index); }  // what this rank holds
+  ElementRange here() const { return of(axis_index); }  // the range of this rank
 };
 
 }  // namespace tutti

@@ -101,7 +101,7 @@ ShardedParameters::~ShardedParameters() {
       try {
         if (*work) work->wait();
       } catch (const Error&) {
-        // The step that would have used it is never taken.
+        // The step that would have used this result is never taken.
       }
     }
 }

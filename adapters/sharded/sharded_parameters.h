@@ -16,7 +16,8 @@ namespace tutti {
 
 /// Says what the ranks divide among themselves, and how (ZeRO, Rajbhandari et al. 2020).
 struct ShardedOptions {
-  /// 1 divides the optimizer's state, 2 also the gradients, 3 also the parameters.
+  /// Selects the stage: 1 divides the optimizer's state, 2 also the gradients, 3 also the
+  /// parameters.
   int stage = 1;
   ReduceOp op = ReduceOp::average;              // or sum, see DistributedOptions::op
   std::optional<DataType> wire = std::nullopt;  // dtype in which gradients are sent
@@ -41,9 +42,9 @@ struct ShardedMemory {
 
 /// Parameters of which each rank updates a part. reduce_scatter turns gradients into shards of
 /// their sum or mean, and allgather makes the values whole again. The memory that a stage divides
-/// is returned to the system but keeps its address, so that a trainer's pointers stay valid. It
-/// reads as zeros until it is gathered. Until then divided values are AbsentMemory, which the
-/// library's calls refuse. One thread steps and makes these calls; any thread may announce
+/// is returned to the system but keeps its address, so that a trainer's pointers stay valid. The
+/// memory reads as zeros until it is gathered. Until then divided values are AbsentMemory, which
+/// the library's calls refuse. One thread steps and makes these calls; any thread may announce
 /// gradients.
 class ShardedParameters {
  public:
@@ -63,7 +64,7 @@ class ShardedParameters {
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
 
-  std::vector<Shard> shards() const;  // they share the memory
+  std::vector<Shard> shards() const;  // share memory with this object
   Placement placement_of(std::string_view name) const;
 
   /// Announces that the gradient is final for this step, and starts its reduction. Throws
@@ -92,7 +93,7 @@ class ShardedParameters {
   std::vector<AbsentMemory> take_absent();
 
   ShardedMemory memory() const;       // held now
-  ShardedMemory peak_memory() const;  // the most of each in the last step that ended
+  ShardedMemory peak_memory() const;  // the maxima of both fields in the last step that ended
 
  private:
   struct Slot {
@@ -100,11 +101,11 @@ class ShardedParameters {
     Placement placement;
     Shard shard;
     Work reducing, gathering;
-    int gathers = 0;            // in this step
-    bool is_announced = false;  // in this step
+    int gathers = 0;            // number of gathers in this step
+    bool is_announced = false;  // gradient_ready() was called in this step
     bool is_whole = true;       // the value is whole
     bool holds_value = true;    // the value is whole, or is being gathered
-    bool has_gradient = true;   // the same for the gradient
+    bool has_gradient = true;   // the gradient is held
     AbsentMemory absent;        // set unless the slot holds the value
   };
   Slot& slot_of(std::string_view name);
@@ -123,8 +124,9 @@ class ShardedParameters {
   std::vector<Slot> slots_;
   std::map<std::string, size_t, std::less<>> index_;
   mutable std::mutex mutex_;                    // guards what gradient_ready changes in the slots
-  bool all_are_needed_ = false;                 // until the next publish()
-  std::vector<size_t> needed_before_, needed_;  // in the last step, and so far in this one
+  bool all_are_needed_ = false;                 // need_all() was called since the last publish()
+  std::vector<size_t> needed_before_, needed_;  // indices in the order of need(): in the last step,
+                                                // and so far in this step
   // Guarded by mutex_. most_ is the most in this step, most_before_ the most in the last.
   ShardedMemory held_, most_, most_before_;
 };

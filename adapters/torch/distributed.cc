@@ -124,7 +124,8 @@ std::vector<std::string> settings_of(const ::torch::optim::Optimizer& optimizer,
   return common;
 }
 
-// Returns the archive of an optimizer that has a state. It is empty if the optimizer has no save().
+// Returns the archive of an optimizer that has a state. The archive is empty if the optimizer has
+// no save().
 std::string saved(const ::torch::optim::Optimizer& optimizer) {
   ::torch::serialize::OutputArchive archive;
   optimizer.save(archive);

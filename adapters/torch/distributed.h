@@ -19,11 +19,11 @@ namespace tutti::torch {
 /// A LibTorch optimizer whose step() uses the gradients of all ranks; distributed() makes it.
 /// Gradients are in a GradientArena, each with its parameter's strides, and p.grad() is a view of
 /// the arena. They are reduced while backward still runs. One thread uses it; backward may use
-/// others.
+/// other threads.
 ///
 /// If the model is on a GPU, gradients are in torch's own memory. torch's current stream waits for
-/// them, not the host, so the host sees an error when the gradient is reduced again. A gradient
-/// that no rank reached counts as zeros.
+/// their reduction, and the host does not. So the host sees an error only when the gradient is
+/// reduced again. A gradient that no rank reached counts as zeros.
 class Distributed {
  public:
   /// See distributed().
@@ -50,12 +50,12 @@ class Distributed {
   double clip_by_global_norm(double most);
   /// Broadcasts the buffers of rank `root`, such as the statistics of BatchNorm, to all ranks.
   void broadcast_buffers(int root = 0);
-  /// These are the functions of tutti::Distributed.
+  /// The following are the functions of tutti::Distributed.
   void skip();
-  void consolidate();                                 // the same
-  int backward_passes_per_step() const;               // the same
-  double noise_scale() const;                         // the same
-  std::vector<ExchangeState> exchange_state() const;  // the same
+  void consolidate();                                 // see tutti::Distributed
+  int backward_passes_per_step() const;               // see tutti::Distributed
+  double noise_scale() const;                         // see tutti::Distributed
+  std::vector<ExchangeState> exchange_state() const;  // see tutti::Distributed
 
  private:
   class State;

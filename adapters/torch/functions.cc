@@ -44,7 +44,7 @@ void finish(Work work, const ::at::Tensor& output) {
   work.wait_on(current_stream(output.device()));
 }
 
-// Rows that were received, and their number from each rank. On a GPU they are in torch's own
+// Rows that were received, and their number from each rank. On a GPU the rows are in torch's own
 // memory, because torch knows the streams that use it. So the ranks first exchange the numbers of
 // rows in host memory.
 struct Rows {
@@ -52,8 +52,8 @@ struct Rows {
   std::vector<int64_t> counts;
 };
 
-// Tensors without rows or with wrong splits are passed on, because the collective itself refuses
-// them.
+// Returns whether this rank allocates the output: for rows on a GPU. Tensors without rows or with
+// wrong splits are passed on, because the collective itself refuses them.
 bool needs_room(const ::at::Tensor& rows) { return !rows.is_cpu() && rows.dim() > 0; }
 
 ::at::Tensor room_for(const ::at::Tensor& like, int64_t rows) {
@@ -80,8 +80,8 @@ Rows gathered(Communicator& comm, const std::string& name, const ::at::Tensor& r
   return result;
 }
 
-// `shares` are the rows that each rank gets. If empty, parts are equal and the lowest ranks get the
-// remainder.
+// `shares` are the numbers of rows that the ranks get. If it is empty, parts are equal and the
+// lowest ranks get the remainder.
 ::at::Tensor scattered_sum(Communicator& comm, const std::string& name, const ::at::Tensor& rows,
                            const std::vector<int64_t>& shares = {}) {
   const auto view = view_of(name, rows, comm.rank());

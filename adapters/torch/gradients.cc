@@ -144,7 +144,7 @@ Gradients::~Gradients() {
       if (slot.earlier) slot.earlier.wait();
       if (slot.rows) slot.rows->wait();
     } catch (const Error&) {
-      // The step that would have used the gradient is never taken.
+      // The step that would have used this result is never taken.
     }
     if (slot.rows || !arena_) continue;
     // Other holders of the gradient keep it, in memory of its own.
@@ -271,7 +271,8 @@ void Gradients::settle() {
       adopt(slot);
     else
       slot.gradient.zero_();
-    // A gradient of zeros that backward did not reach comes from zero_grad().
+    // If backward did not reach a zero gradient, zero_grad() made it, so it does not count as
+    // present.
     slot.present = slot.present && (slot.reached || !is_zero(slot.gradient));
     slot.parameter.mutable_grad() = slot.gradient;
   }

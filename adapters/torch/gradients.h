@@ -21,15 +21,16 @@ namespace tutti::torch {
 
 /// The gradients of a LibTorch model, with the interface that tutti::Distributed requires of an
 /// optimizer. They are in a GradientArena, except sparse ones. Hooks of their AccumulateGrad nodes
-/// announce them, in backward's threads. The thread that takes the steps calls everything else.
+/// announce them, in backward's threads. The thread that takes the steps makes all other calls.
 ///
-/// If a parameter is on a GPU, they are in torch's own memory. They are reduced when the stream on
-/// which backward writes them has reached that point. torch's current stream waits for the result,
-/// not the host, so the host sees an error when the gradient is reduced again.
+/// If a parameter is on a GPU, gradients are in torch's own memory. They are reduced when the
+/// stream on which backward writes them has reached that point. torch's current stream waits for
+/// the result, and the host does not. So the host sees an error only when the gradient is reduced
+/// again.
 class Gradients {
  public:
   /// Takes those of `parameters` that the optimizer has and that require a gradient. The
-  /// communicator and the optimizer must outlive it.
+  /// communicator and the optimizer must outlive this object.
   Gradients(Communicator& comm, ::torch::optim::Optimizer& optimizer,
             const std::vector<ModuleTensor>& parameters, const DistributedOptions& options);
   ~Gradients();
@@ -46,8 +47,8 @@ class Gradients {
   double learning_rate() const;
   void step();
 
-  /// Checks what the user has changed in the optimizer and the parameters since. Throws
-  /// Error(invalid_argument) for changes that would make ranks differ.
+  /// Checks what the user has changed in the optimizer and the parameters since construction.
+  /// Throws Error(invalid_argument) for changes that would make ranks differ.
   void check_unchanged() const;
   /// Prepares the wait for the step's gradients. A gradient that backward did not reach is put into
   /// the arena or set to zero. Gradients that the user replaced are checked.
@@ -65,15 +66,15 @@ class Gradients {
     ::at::Tensor parameter;
     // A view of the arena, or, for a sparse parameter, the gradient that is being sent.
     ::at::Tensor gradient;
-    std::optional<SparseRows> rows;  // of a sparse parameter
+    std::optional<SparseRows> rows;  // set for a sparse parameter
     decltype(::torch::autograd::impl::grad_accumulator(std::declval<::at::Tensor>())) accumulator;
     uintptr_t hook = 0;
-    bool reached = false;  // by backward, in this step
-    bool sent = false;     // in this step
-    bool present = false;  // this rank has one; known when it is sent
-    bool used = true;      // any rank had one in the previous step
-    Work work;             // of the allreduce, if the gradient is not in the arena
-    Work earlier;          // the same of the previous step, for which a stream waited
+    bool reached = false;  // backward reached it in this step
+    bool sent = false;     // sent in this step
+    bool present = false;  // this rank has a gradient; known when it is sent
+    bool used = true;      // any rank had a gradient in the previous step
+    Work work;             // the allreduce, if the gradient is not in the arena
+    Work earlier;          // the previous step's allreduce, for which only a stream waited
   };
   void accumulated(size_t index);
   bool is_in_place(const Slot& slot) const;
@@ -88,7 +89,8 @@ class Gradients {
   Communicator& comm_;
   ::torch::optim::Optimizer& optimizer_;
   const bool may_be_left_out_;
-  bool through_arena_;  // false: by allreduce, on a GPU or if the scale changes between steps
+  // If false, gradients are reduced by allreduce: on a GPU, or if the scale changes between steps.
+  bool through_arena_;
   std::vector<Slot> slots_;
   std::vector<ModuleTensor> frozen_;  // the optimizer's other parameters
   // the policy exchanges values, which must then stay in their memory

@@ -9,25 +9,25 @@
 
 namespace tutti::torch {
 
-/// Exchanges a parameter's gradients that are a few rows, as those of a sparse embedding. Gradients
-/// uses it like its slots.
+/// Exchanges a parameter's gradients that are a few rows, such as those of a sparse embedding.
+/// Gradients uses this class like its slots.
 class SparseRows {
  public:
-  /// The communicator must outlive it; the parameter is [rows, ...].
+  /// The communicator must outlive this object. The parameter is [rows, ...].
   SparseRows(Communicator& comm, std::string name, const ::at::Tensor& parameter)
       : comm_(comm), name_(std::move(name)), parameter_(parameter) {}
 
-  /// Sends this rank's gradient. It is undefined if this rank has none.
+  /// Sends this rank's gradient. `gradient` is undefined if this rank has none.
   void send(const ::at::Tensor& gradient, ReduceOp op);
-  /// Waits and returns the sum or average of all ranks' rows, coalesced. It is undefined if no rank
-  /// had any.
+  /// Waits and returns the sum or average of all ranks' rows, coalesced. The result is undefined if
+  /// no rank had any rows.
   ::at::Tensor wait();
 
  private:
   Communicator& comm_;
   std::string name_;
   ::at::Tensor parameter_;
-  ::at::Tensor indices_, values_;  // being sent
+  ::at::Tensor indices_, values_;  // being sent; must stay in memory
   Work work_;
 };
 

@@ -61,8 +61,8 @@ SyncBatchNormImpl::SyncBatchNormImpl(Communicator& comm, std::string name, int64
   const auto squares_of_all = (squares + counts * (means - mean).pow(2)).sum(0);
   {
     const ::c10::NoGradGuard no_history;
-    // A step in which no rank had a value changes nothing. The test stays in a tensor, since the
-    // host of a GPU does not know the result.
+    // A step in which no rank had a value changes nothing. The condition stays in a tensor, because
+    // the host does not know the result that a GPU computes.
     const auto counts_at_all = total > 0;
     num_batches_tracked += counts_at_all.to(::at::kLong);
     const auto take = [&](::at::Tensor& running, const ::at::Tensor& value) {

@@ -24,7 +24,7 @@ struct SyncBatchNormOptions {
 /// running statistics. In eval() it uses the running statistics and no other rank.
 class SyncBatchNormImpl : public ::torch::nn::Module {
  public:
-  /// The communicator must outlive it.
+  /// The communicator must outlive this object.
   SyncBatchNormImpl(Communicator& comm, std::string name, int64_t features,
                     const SyncBatchNormOptions& options = {});
   /// Returns a tensor of the input's shape. Throws Error(invalid_argument) for another number of
@@ -33,9 +33,9 @@ class SyncBatchNormImpl : public ::torch::nn::Module {
 
   ::at::Tensor weight;               // parameter, [features]
   ::at::Tensor bias;                 // parameter, [features]
-  ::at::Tensor running_mean;         // buffer, [features], as BatchNorm's
-  ::at::Tensor running_var;          // buffer, [features], the same
-  ::at::Tensor num_batches_tracked;  // buffer, a number, the same
+  ::at::Tensor running_mean;         // buffer, [features], as in torch's BatchNorm
+  ::at::Tensor running_var;          // buffer, [features], as in torch's BatchNorm
+  ::at::Tensor num_batches_tracked;  // buffer, a number, as in torch's BatchNorm
 
  private:
   Communicator& comm_;

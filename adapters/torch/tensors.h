@@ -29,12 +29,12 @@ StreamRef current_stream(::c10::Device device);
 
 /// Returns a view of the tensor in the order of its memory, with its strides unless they are
 /// row-major. The memory is borrowed. On a GPU it is complete at the current point of torch's
-/// current stream. Throws Error(invalid_argument) for tensors that cannot be sent: with gaps
-/// between elements, on devices other than CPU and CUDA, sparse ones, and complex or quantized
-/// elements.
+/// current stream. Throws Error(invalid_argument) for tensors that cannot be sent. These have gaps
+/// between elements, are sparse, are on devices other than CPU and CUDA, or have complex or
+/// quantized elements.
 TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank);
 
-/// Returns the same host memory as a LibTorch tensor, which keeps it alive.
+/// Returns the same host memory as a LibTorch tensor, which keeps the memory alive.
 ::at::Tensor tensor_of(const Tensor& tensor);
 
 }  // namespace tutti::torch

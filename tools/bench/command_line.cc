@@ -22,7 +22,7 @@ namespace tutti::bench {
 
 namespace {
 
-// The words of the options, before they are checked.
+// The texts of the options, before they are checked.
 struct Words {
   std::string bytes = "4..64M", factor = "4", dtype = "f32", op = "sum", root = "0", way, place;
   std::string ranks, elements, backward, steps, calls, warmup, repetitions, iterations, repetition;

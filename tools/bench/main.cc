@@ -53,7 +53,8 @@ int run_rank(const Settings& settings) {
   Report report(settings, silent);
   Session session(settings, std::move(communicator), report, started);
   const bool right = find_case(settings.case_name).run(session);
-  // Every rank has the result here, but only rank 0's exit code reports wrong values.
+  // Every rank knows whether the values are right, but only rank 0's exit code reports wrong
+  // values.
   return right || silent ? 0 : 1;
 }
 

@@ -5,8 +5,8 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ $# -le 1 ]] || fail "aarch64 takes one expression, for the names of tests, or nothing, and was given: $*"
 
-# Unpacks what the library and its tests need of the other machine, and installs nothing. The C library's
-# headers are the cross compiler's own.
+# Unpacks the packages for aarch64 that the library and its tests need. Installs nothing. The C
+# library's headers are the cross compiler's own.
 unpack_debian() {
   local folder=build/aarch64 package as_root=()
   [[ ! -e $folder/root.complete ]] || return 0
@@ -22,12 +22,13 @@ unpack_debian() {
     [[ $package == */libc6-dev_* || $package == */linux-libc-dev_* ]] ||
       dpkg-deb --fsys-tarfile "$package" | tar -x -C "$folder/root" --exclude='./dev/*' --exclude='./usr/share/[dlm]o*'
   done
-  # Only one machine's packages are there, so the headers that Debian keeps apart lie with the others.
+  # Only packages for aarch64 are unpacked, so the headers that Debian keeps in a folder per
+  # architecture are copied to the other headers.
   cp -a "$folder"/root/usr/include/aarch64-linux-gnu/. "$folder/root/usr/include"
   touch "$folder/root.complete"
 }
 
-# The programs in these folders start no others: only the kernel could put qemu before those.
+# The tests in these folders start no other programs, because qemu runs only the first program.
 folders=(tests/{base,kernels,tensor,collectives,adapters_c} tests/backends/{shared,stream,memory})
 require build aarch64
 unpack_debian

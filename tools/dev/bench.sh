@@ -9,7 +9,7 @@ for argument in "$@"; do
   esac
 done
 require_all build
-# A peer that cannot be had is named in the results.
+# If a library to compare with cannot be installed, the results name it.
 (require bench) || echo "dev: going on with the peers that are there" >&2
 settings=(-DTUTTI_BENCHMARKS=ON)
 is_there libtorch-dev header torch/version.h && settings+=(-DTUTTI_TORCH=ON)

@@ -6,14 +6,15 @@ takes_nothing "$@"
 
 check_format() { sources | xargs -0 clang-format --dry-run -Werror; }
 
-# A compiled C program relies on what is compared here. New functions, and new fields at the end of
+# Compiled C programs rely on what abidiff compares. New functions, and new fields at the end of
 # structs, are allowed.
 check_abi() {
   describe_abi build/abi/c.abi
   abidiff --no-added-syms --suppressions cmake/abi/grows.suppr cmake/abi/c.abi build/abi/c.abi
 }
 
-# Prints our sources that this build compiles: some stand in for others where a package is missing.
+# Prints the project's sources that this build compiles. If a package is missing, some sources
+# replace others.
 compiled() {
   local source
   while read -r -d '' source; do
@@ -23,8 +24,8 @@ compiled() {
   done < <(git ls-files -z '*.cc' ':!tests' ':!benchmarks')
 }
 
-# Each source leaves a mark of its own: the checksums of all that it was made of. A source that is still
-# as it was when it passed, in whatever commit, is not looked at again.
+# Each source that passes leaves a mark: the checksums of all files that it is made of. As long as
+# these files stay the same, in whatever commit, the source is not checked again.
 check_tidy() {
   local marks=$PWD/build/check/tidy made_of=$PWD/$state/tidy source
   rm -rf "$made_of"
@@ -53,7 +54,7 @@ build release -DTUTTI_QUICK_BUILD=OFF # clang-tidy wants each source by itself
 part floors run_release -L '^floors$'
 sanitizer_parts asan+ubsan run_asan_in_full
 sanitizer_parts tsan run_tsan_in_full
-# Two classes of one name in two sources: only the linker sees both.
+# Only the linker sees that two sources define different classes of the same name.
 step odr build odr tutti
 step tidy check_tidy
 echo "results of commit $commit:"

@@ -1,4 +1,5 @@
-# What the jobs of ./dev share. A job reads this file first, and is in the root of the tree then.
+# The settings and functions that the jobs of ./dev share. Each job reads this file first, which
+# also changes to the root of the tree.
 set -euo pipefail
 called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -13,8 +14,9 @@ takes_nothing() { # arguments of the job
   [[ $# == 0 ]] || fail "$(basename "$0" .sh) takes no arguments, and was given: $*"
 }
 
-# The library refuses settings that it does not know, and these belong to the jobs. Tests of packages
-# need the mirror too, and so does a job that another one starts.
+# These variables belong to the jobs and are unset here, because the library refuses TUTTI_ settings
+# that it does not know. The mirror is exported under another name, for tests of packages and for
+# jobs that another job starts.
 torch_version=${TUTTI_TORCH_VERSION-}
 export DEBIAN_MIRROR=${TUTTI_DEBIAN_MIRROR-${DEBIAN_MIRROR-http://deb.debian.org/debian}}
 wheel_folder=${TUTTI_WHEEL_FOLDER:-$PWD/build/wheel}
@@ -22,8 +24,8 @@ unset TUTTI_TORCH_VERSION TUTTI_DEBIAN_MIRROR TUTTI_WHEEL_FOLDER
 
 # --- packages ------------------------------------------------------------------------------------
 
-# What the jobs need: the group of jobs, the package of Debian, and how to see on another system that it
-# is there.
+# The packages that the jobs need. Each line has the group of jobs, the Debian package, and how to
+# check on another system that it is installed.
 packages='
 build g++               command c++
 build cmake             command cmake
@@ -89,7 +91,7 @@ abi   abigail-tools     command abidw
 docs  doxygen           command doxygen
 '
 
-# The one that CMake builds for, whatever environment is active.
+# The Python that CMake builds for, whatever environment is active.
 machines_python=/usr/bin/python3
 [[ -x $machines_python ]] || machines_python=python3
 
@@ -131,7 +133,7 @@ require() {
     fail "apt-get could not install: ${missing[*]}"
 }
 
-# The same for what is built; backends whose library cannot be had are left out.
+# Like require(), for groups that build. Backends whose library cannot be installed are left out.
 require_all() {
   require "$@"
   (require plugins) || echo "dev: going on without the backends that need it" >&2
@@ -142,11 +144,11 @@ require_all() {
 processors=$(nproc)
 every_day=(-DTUTTI_FULL_TESTS=OFF -DTUTTI_LESS_OPTIMIZED=ON)
 
-# An argument that begins with -D is a setting of the build, beside those of its preset; the others
-# are targets.
+# An argument that begins with -D is a setting of the build, beside those of its preset. Every other
+# argument is a target.
 build() { # preset [setting or target...]
   local preset=$1 argument targets=() settings=(-DTUTTI_QUICK_BUILD=ON)
-  # CI's cache is empty, and would only cost time.
+  # CI does not use ccache, because its cache is empty.
   [[ -z ${CI-} ]] && command -v ccache >/dev/null &&
     settings=(-DTUTTI_QUICK_BUILD=OFF -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   settings+=(-DTUTTI_LESS_OPTIMIZED=OFF)
@@ -162,8 +164,8 @@ build() { # preset [setting or target...]
   cmake --build --preset "$preset" -j "$processors" ${targets[0]+--target "${targets[@]}"}
 }
 
-# Builds beside the tests that run meanwhile, with what they leave of the processors. If the build fails,
-# the next build() of that preset says why.
+# Builds at low priority while tests run. If the build fails, the next build() of that preset
+# reports why.
 build_beside() { # what build() takes
   (
     renice -n 19 -p "$BASHPID" >/dev/null
@@ -173,8 +175,8 @@ build_beside() { # what build() takes
 }
 end_beside() { wait "$beside" || true; }
 
-# Sets `libtorch` to the setting for LibTorch's adapter, which is built where there is a LibTorch. CI
-# has one, or fails.
+# Sets `libtorch` to the setting for LibTorch's adapter, which is built if there is a LibTorch. CI
+# fails without one.
 look_for_libtorch() {
   libtorch=-DTUTTI_TORCH=ON
   is_there libtorch-dev header torch/version.h && return 0
@@ -182,18 +184,19 @@ look_for_libtorch() {
   libtorch=-DTUTTI_TORCH=OFF
 }
 
-# The sanitizers of every day go without LibTorch, into which they do not look. When CI goes on with
-# `./dev sanitize`, `./dev test` has the first of these builds made beside its tests.
+# The settings of the daily sanitizer builds. They leave LibTorch out, because the sanitizers do not
+# check its code. When CI goes on with `./dev sanitize`, `./dev test` starts the first of these
+# builds beside its tests.
 sanitized=("${every_day[@]}" -DTUTTI_TORCH=OFF)
 
-# --- tests: labels alone say which of them run (tests/CMakeLists.txt) ------------------------------
+# --- tests: only labels select which tests run (tests/CMakeLists.txt) ----------------------------
 
 reports=build/reports
-# The tests of each processor share so many: most tests take two of them, and those that mostly wait take
-# one and fit in beside them.
+# The number of shares per processor. Most tests take two shares. Tests that mostly wait take one,
+# so they run beside the others.
 shares=3
 
-# Runs all of them, whatever fails: the report tells.
+# Runs all tests, even if some fail. The report names those that failed.
 run_tests() { # preset report [arguments of ctest]
   local preset=$1 report=$2
   mkdir -p "$(dirname "$report")"
@@ -205,8 +208,9 @@ run_tests() { # preset report [arguments of ctest]
 }
 run_release() { run_tests release "$@"; } # report [arguments of ctest]
 
-# Runs what failed once more, alone, which tells a flaky test from a broken one. The second report lies
-# beside the first. If more than ten failed, they are broken.
+# Runs the failed tests once more, one at a time, which tells flaky tests from broken ones. The
+# second report is beside the first. If more than ten tests failed, they count as broken and are not
+# run again.
 run_failed_again() { # preset report
   local again=${2%.xml}.again.xml failed
   rm -f "$again"
@@ -217,8 +221,8 @@ run_failed_again() { # preset report
     -R "^($(sed 's/[][\\.*^$+?(){}|]/\\&/g' <<<"$failed" | paste -sd '|'))\$" </dev/null || true
 }
 
-# Names what failed, what was flaky, what was skipped and why, and counts all. It is false if something
-# failed, or if CI skipped what tests/skips.txt does not list.
+# Names the failed, flaky and skipped tests, with the reason for each skip, and counts all tests.
+# Fails if a test failed, or if CI skipped a test that tests/skips.txt does not list.
 summarize() { # report...
   local report with_second=()
   for report in "$@"; do
@@ -230,13 +234,13 @@ summarize() { # report...
     tests/flaky.txt tests/skips.txt "${with_second[@]}"
 }
 
-# Shows what was tested over which backend.
+# Prints which tests ran over which backend.
 tabulate() { awk -f cmake/junit.awk -f cmake/tabulate_backends.awk "$@"; } # report...
 
 # --- parts of what takes long --------------------------------------------------------------------
 
-# Every part leaves its report, or a mark that it passed, in the folder of its job and commit. One that
-# has passed there is not run again.
+# Every part leaves its report, or a mark that it passed, in the folder of its job and commit. A
+# part that has passed there is not run again.
 begin_parts() { # job
   [[ -z $(git status --porcelain) ]] || fail "commit first: what $1 finds belongs to a commit"
   commit=$(git rev-parse --short=12 HEAD)
@@ -248,13 +252,13 @@ part() { # name command [arguments]; the report becomes the command's first argu
   [[ -s $report ]] && summarize "$report" >/dev/null && return 0
   "$2" "$report" "${@:3}"
 }
-step() { # name command [arguments]: it leaves no report, and if it fails that is the end
+step() { # name command [arguments]: leaves no report, and its failure ends the job
   [[ -e $state/$1.passed ]] && return 0
   "${@:2}" || fail "$1 failed; run again, ./dev goes on from there"
   touch "$state/$1.passed"
 }
 
-# The whole suite under a sanitizer, as parts of every n-th test.
+# Runs the whole suite under a sanitizer, in parts of every n-th test.
 sanitizer_parts() { # part command [settings of the build]
   local number count=6
   for ((number = 1; number <= count; ++number)); do
@@ -272,10 +276,11 @@ run_tsan_in_full() { # report which [settings of the build]
 
 # --- sources -------------------------------------------------------------------------------------
 
-# The ten lines stand as the README shows them.
+# ten_lines.cc is left out, so that it stays as the README shows it.
 sources() { git ls-files -z '*.h' '*.cc' '*.cu' '*.c' ':!examples/ten_lines.cc'; }
 
-# Makes the reference. A public symbol that lacks something is a warning, and one is enough to fail.
+# Makes the reference. Doxygen warns of a public symbol whose comment is incomplete, and one warning
+# is a failure.
 reference() {
   mkdir -p build/docs
   rm -f build/docs/warnings

@@ -4,7 +4,7 @@
 [[ $# -ge 1 && $# -le 2 && ${2-60} =~ ^[1-9][0-9]*$ ]] ||
   fail "fuzz takes a harness, all or list, and seconds, and was given: ${*:-nothing}"
 
-# Runs a harness of tests/fuzz for so many seconds. What it learns stays in build/fuzz/corpus.
+# Runs a harness of tests/fuzz for `seconds`. The inputs that it finds stay in build/fuzz/corpus.
 fuzz_one() { # name seconds
   local name=$1 seconds=$2 folder=build/fuzz/corpus/$1
   local log=$folder.log program=(build/fuzz/tests/fuzz/fuzz_parsers --harness="$1")

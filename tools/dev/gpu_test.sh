@@ -4,7 +4,8 @@
 
 if [[ ${1-} == pack ]]; then
   require_all build test
-  # It is made for the GPUs of that machine: a quick build would compile each kernel at its first launch.
+  # The build is for the GPUs of that machine. A quick build would compile each kernel at its first
+  # launch.
   build release -DCMAKE_CUDA_ARCHITECTURES="80-real;90" gpu_programs
 fi
 tests/gpu/gpu_test.sh "$@"

@@ -7,7 +7,7 @@ takes_nothing "$@"
 require_all build test
 build asan+ubsan "${sanitized[@]}" asan_tests
 build_beside tsan "${sanitized[@]}" tsan_tests
-# A trap of ubsan's (cmake/TuttiBuild.cmake) is reported with its place.
+# With this option a trap of ubsan (cmake/TuttiBuild.cmake) is reported with its location.
 ASAN_OPTIONS=handle_sigill=1${ASAN_OPTIONS:+:$ASAN_OPTIONS} \
   run_tests asan+ubsan $reports/asan+ubsan.xml -L '^asan$'
 end_beside

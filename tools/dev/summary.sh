@@ -9,5 +9,5 @@ for name in release asan+ubsan tsan torch; do
   [[ -s $reports/$name.xml ]] || fail "there is no $reports/$name.xml: test, sanitize and test --torch make them"
   all+=("$reports/$name.xml")
 done
-# Each of the jobs has named what failed, and what was skipped and why.
+# Only the counts are printed. Each job has already named what failed, and what was skipped and why.
 summarize "${all[@]}" | tail -n 1

@@ -10,7 +10,7 @@ test_every_day() {
   require_all build test
   look_for_libtorch
   build release "${every_day[@]}" "$libtorch"
-  # CI goes on with ./dev sanitize.
+  # CI runs ./dev sanitize next, so its first build is made beside these tests.
   [[ -z ${CI-} ]] || build_beside asan+ubsan "${sanitized[@]}" asan_tests
   run_release $reports/release.xml -LE '^(full|release_long)$'
   [[ -z ${CI-} ]] || end_beside

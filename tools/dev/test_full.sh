@@ -1,12 +1,13 @@
 # ./dev test --full; `test.sh` reads this.
 . tools/dev/torch.sh
 
-# 20 runs of every fault, 100 at random moments.
+# Runs each fault 20 times, and the faults at random moments 100 times.
 run_faults() { FAULT_RUNS=20 run_release "$1" -L '^faults$'; } # report
 
 run_libtorch() { # report
   build asan+ubsan "${in_full[@]}" torch_training_test torch_functions_test torch_bad_input_test
-  # LibTorch is Debian's, in which no sanitizer looks, so tsan would not see by what it orders its memory.
+  # LibTorch is Debian's, which is built without sanitizers. tsan would not see how it orders its
+  # memory accesses.
   run_tests asan+ubsan "$1" -L '^libtorch$'
 }
 

@@ -1,7 +1,8 @@
 # Tests with another torch than Debian's; test_torch.sh and test_full.sh read this.
 
-# Sets `python` to that of an environment of this version of torch, or of the newest (""), with what its
-# tests use. Version `debian` is Debian's torch, with what torch's own tests use.
+# Sets `python` to the Python of an environment with this version of torch, or the newest (""), and
+# with the packages that its tests use. Version `debian` is Debian's torch, with the packages that
+# torch's own tests use.
 torch_environment() { # version
   local environment packages options=()
   environment=$PWD/build/torch/${1:-environment}
@@ -16,12 +17,12 @@ torch_environment() { # version
 }
 torch_needs=(tutti_python tutti-run tutti_backend_plugins)
 
-# These tests exist only where CMake is given such an environment.
+# These tests exist only if CMake gets such an environment.
 run_torch() { # report version labels [settings of the build]
   torch_environment "$2"
   build release "${@:4}" "-DTUTTI_TORCH_ENVIRONMENT=$python" "${torch_needs[@]}" checkpoint_writer
   run_release "$1" -L "$3"
-  cmake -DTUTTI_TORCH_ENVIRONMENT= build/release >/dev/null # ./dev test goes without
+  cmake -DTUTTI_TORCH_ENVIRONMENT= build/release >/dev/null # ./dev test does not use it
 }
 
 # Runs torch's own tests of process groups, or those that a file names, over Tutti.

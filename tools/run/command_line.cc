@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kMostRanks = 65'536;
 
-// Arguments before the program belong to the launcher. "-np" is the spelling that users of MPI
-// know; a parser of one-letter options would read it as "-n p".
+// Arguments before the program's name belong to the launcher. "-np" is the spelling that users of
+// MPI know; a parser of one-letter options would read it as "-n p".
 std::vector<std::string> take_own_words(const std::vector<std::string>& arguments, size_t& taken) {
   constexpr std::array<std::string_view, 10> kWithValue = {
       "-n",    "--np",        "--hosts",  "--rsh",     "--timeline",

@@ -11,7 +11,7 @@ struct Request {
   std::string hosts = "localhost";
   bool hosts_given = false;
   std::vector<std::string> remote_shell = {"ssh", "-o", "BatchMode=yes"};
-  std::string network_interface;  // whose address serves the store
+  std::string network_interface;  // interface at whose address the store is served
   std::string timeline;
   std::vector<std::string> variables;  // VAR or VAR=value, set for all ranks
   std::string output;                  // folder for the ranks' output; empty: none
@@ -25,7 +25,7 @@ struct Request {
   std::vector<std::string> program;
 };
 
-/// The exit code that the launcher returns at once, and the text that it prints first.
+/// The exit code that the launcher returns immediately, and the text that it prints first.
 struct Refusal {
   int code = 2;
   std::string text;

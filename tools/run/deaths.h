@@ -31,14 +31,15 @@ class Deaths {
   static constexpr double kKillSeconds = 1;
   static constexpr double kAskedTermSeconds = 5;
 
-  /// `keep_going`: the remaining ranks go on after a failure. `grace`: seconds; 0: no limit.
+  /// If `keep_going`, the remaining ranks go on after a failure. `grace` is in seconds; 0 means no
+  /// limit.
   Deaths(int ranks, bool keep_going, double grace);
 
   void ended(int rank, End end, Clock::time_point now);
   /// Records a rank that was not started, because the job is ending.
   void left_out(int rank);
   /// Records that a signal which asks the job to end was passed on to the ranks. The second such
-  /// signal kills them at once.
+  /// signal kills the ranks immediately.
   void asked_to_end(int signal, Clock::time_point now);
 
   /// Returns the signal to send now to all remaining ranks: SIGTERM or SIGKILL. 0: none.
@@ -70,10 +71,10 @@ class Deaths {
   const double grace_;
   std::vector<std::optional<End>> ends_;
   int left_;
-  std::vector<int> failed_;   // before any rank was ordered to end
+  std::vector<int> failed_;   // ranks that failed before any rank was ordered to end
   std::optional<int> first_;  // the first rank that ended with a failure
   std::optional<int> erred_;
-  std::vector<int> ended_well_;  // before the first failure
+  std::vector<int> ended_well_;  // ranks that ended with code 0 before the first failure
   End last_;
   bool ending_ = false;
   int asked_ = 0;

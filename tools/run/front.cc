@@ -30,7 +30,8 @@ namespace tutti::run {
 namespace {
 
 constexpr int kAsking[] = {SIGINT, SIGTERM, SIGHUP};
-// Seconds that the keeper has to end after the second of these signals. Then the front kills it.
+// Seconds that the keeper (front.h) has to end after the second of the signals kAsking. Then the
+// front kills it.
 constexpr double kKeeperSeconds = 5;
 constexpr double kEndSeconds = 5;  // seconds until killed processes must be gone
 
@@ -165,7 +166,8 @@ void Keeper::reap_adopted(const std::function<bool(pid_t)>& is_rank) const {
   while (true) {
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-    // If the ended process is a rank, stop: its owner reaps it, and the next call finds the others.
+    // If the ended process is a rank, its owner reaps it. This call stops here, and the next call
+    // finds the other ended processes.
     if (is_rank(info.si_pid)) return;
     ::waitpid(info.si_pid, nullptr, WNOHANG);
   }

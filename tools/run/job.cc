@@ -105,7 +105,8 @@ Job::Job(const Request& request, const Keeper& keeper)
   if (!request.output.empty()) make_folder(request.output);
   const bool one_host = std::find(here_.begin(), here_.end(), false) == here_.end();
   const auto address = serving_address(request.network_interface, one_host);
-  // The server's thread calls this, and it must not block on a reader either.
+  // The server's thread calls this. Like the main thread it must not block on the reader of
+  // standard error.
   const auto warn = [](LogLevel, std::string_view line) {
     Outlet(STDERR_FILENO).write(fmt::format("tutti-run: {}\n", line));
   };
@@ -232,7 +233,7 @@ void Job::wait_for_events() {
   }
   if (::poll(entries.data(), entries.size(), poll_milliseconds()) < 0 && errno != EINTR)
     throw system_error("cannot wait for the ranks", errno);
-  // Each rank has four entries. Its end is handled after its output.
+  // Each rank has four entries in the poll. The rank's end is handled after its output.
   for (size_t i = 0; i < owners.size(); ++i) {
     auto& rank = *owners[i];
     const auto* own = &entries[first_rank + 4 * i];
@@ -299,7 +300,8 @@ void Job::reap_adopted() {
 
 void Job::take_end(Rank& rank) {
   const auto end = rank.finish();
-  // Read this before the others learn of this end and write errors that result from it.
+  // The first error is read before the other ranks learn of this end and write errors that result
+  // from it.
   if (const auto erred = end.failed() ? read_first_error(*store_) : std::nullopt)
     deaths_->erred_first(erred->rank);
   // This also records a rank that ended with code 0, because others may still wait for it.

@@ -16,9 +16,9 @@
 
 namespace tutti::run {
 
-/// The ranks of one run, the store in which they meet, and the loop that starts the ranks and
-/// watches them until the last has ended. It has one thread. Signals arrive as events, and it
-/// blocks only in poll.
+/// The ranks of one run, the store through which they find each other, and the loop that starts the
+/// ranks and watches them until the last has ended. It has one thread. Signals arrive as events,
+/// and it blocks only in poll.
 class Job {
  public:
   /// Starts to serve the store. Throws Error.
@@ -56,11 +56,11 @@ class Job {
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<Store> store_;
   std::vector<Host> hosts_;
-  std::vector<bool> here_;  // which of hosts_ are this host
+  std::vector<bool> here_;  // for each of hosts_: true if it is this host
   std::vector<Seat> seats_;
   Variables own_, shared_;
   Outlet output_{STDOUT_FILENO}, errors_{STDERR_FILENO};
-  std::vector<std::unique_ptr<Rank>> ranks_;  // those that were started
+  std::vector<std::unique_ptr<Rank>> ranks_;  // the ranks that were started
   std::unique_ptr<Deaths> deaths_;
   bool input_ended_ = false;
   bool told_of_threads_ = false;
@@ -68,7 +68,8 @@ class Job {
   bool lost_output_ = false;
   int last_told_ = 0;  // the signal of the last escalation that was reported
   Deadline next_progress_ = Deadline::never();
-  Deadline last_words_ = Deadline::never();  // for the outlets, after the job was asked to end
+  Deadline last_words_ = Deadline::never();  // for the remaining output, after the job was asked to
+                                             // end
 };
 
 }  // namespace tutti::run

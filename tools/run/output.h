@@ -50,7 +50,7 @@ class LastLines {
 std::string rank_prefix(int rank, bool colour);
 
 /// One of the launcher's own streams. It never waits for its reader: bytes that cannot be written
-/// at once are kept. While is_full() is true, the caller should bring no more.
+/// immediately are kept. While is_full() is true, the caller should bring no more.
 class Outlet {
  public:
   explicit Outlet(int descriptor);

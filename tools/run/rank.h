@@ -14,8 +14,9 @@ namespace tutti::run {
 /// One rank as the launcher sees it, on this host or on another one through ssh.
 class Rank {
  public:
-  /// `host` is only for messages. `remote`: `child` is ssh, and start() starts the rank. `prefix`
-  /// is put before each line that the rank writes. Finished lines go to `output` and `errors`.
+  /// `host` is only for messages. If `remote`, `child` is ssh, and start() starts the rank.
+  /// `prefix` is put before each line that the rank writes. Finished lines go to `output` and
+  /// `errors`.
   Rank(int number, std::string host, Child child, bool remote, const std::string& prefix,
        LineOutput::Sink output, LineOutput::Sink errors);
 

@@ -17,12 +17,12 @@ enum class FrameKind : char {
   start = 'R',   // to the remote side, first: a StartRequest
   signal = 'S',  // to the remote side: a number
   input = 'I',   // to the remote side: input of the rank; no bytes: its end
-  output = 'O',  // from it: output of the rank
-  taken = 'T',   // from it: the rank has read its input
+  output = 'O',  // from the remote side: output of the rank
+  taken = 'T',   // from the remote side: the rank has read its input
   errors = 'E',
-  pid = 'P',     // from it: a number
-  end = 'X',     // from it, last: "code 1" or "signal 9"
-  failure = 'F'  // from it, last: why the program could not start
+  pid = 'P',     // from the remote side: a number
+  end = 'X',     // from the remote side, last: "code 1" or "signal 9"
+  failure = 'F'  // from the remote side, last: why the program could not start
 };
 
 struct Frame {
@@ -60,7 +60,7 @@ struct StartRequest {
   std::string folder;
   Variables variables;  // added to the other host's own
   std::vector<std::string> arguments;
-  bool reads = false;  // its standard input comes in frames; otherwise it is empty
+  bool reads = false;  // the rank's standard input comes in frames; otherwise it is empty
   bool bind = false;   // bind the rank to its share of that host's cores
 };
 std::string encode_start(const StartRequest& request);

@@ -22,10 +22,10 @@ namespace tutti::run {
 
 namespace {
 
-constexpr double kStartSeconds = 60;  // within which the start request must arrive
+constexpr double kStartSeconds = 60;  // time for the start request to arrive
 
-// Returns the launcher's first frame, or nothing if the launcher is gone or a signal asks to end
-// before.
+// Returns the launcher's first frame. Returns nothing if the launcher is gone, or if a signal asks
+// this process to end before the frame arrives.
 std::optional<Frame> wait_for_frame(FrameReader& reader, const Keeper& keeper) {
   const auto deadline = Deadline::after(kStartSeconds);
   while (!deadline.passed()) {
@@ -64,7 +64,7 @@ class Service {
 
   void run() {
     send(FrameKind::pid, std::to_string(child_.pid()));
-    take_frames();  // those that came with the start request
+    take_frames();  // frames that came with the start request
     while (!has_ended_) wait_for_events();
     const auto end = child_.reap();
     // The last output is in the pipes. No process of the rank's group is left to write more.
@@ -159,7 +159,7 @@ class Service {
   Child child_;
   const Keeper& keeper_;
   Outlet launcher_{STDOUT_FILENO};
-  std::string input_;  // of the rank
+  std::string input_;  // the rank's input, until it is written to the rank
   bool input_ended_ = false, launcher_is_there_ = true, has_ended_ = false;
 };
 

@@ -70,7 +70,7 @@ class BatchNorm final : public Norm {
   }
 
   // The input's gradient needs the moments of all ranks, and the weights' gradients need those of
-  // this rank. Whichever is asked for first computes them.
+  // this rank. The first pass that asks for either gradient computes this rank's moments.
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     const auto &input = context.kept[0], &mean = context.kept[1], &inverse = context.kept[2];
@@ -106,7 +106,7 @@ class BatchNorm final : public Norm {
                                 ReduceOp::sum);
   }
 
-  Communicator* const comm_;  // null: only this rank's batch
+  Communicator* const comm_;  // null: uses only this rank's batch
   const BatchNormOptions options_;
   NamedState running_mean_, running_variance_;
 };

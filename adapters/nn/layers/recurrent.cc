@@ -30,7 +30,7 @@ class Recurrent final : public Layer {
     return fmt::format("{}({}, {})", recurrence_ == Recurrence::lstm ? "lstm" : "gru", inputs_,
                        width_);
   }
-  // Uniform with bound 1 / sqrt(width), as usual for recurrent layers.
+  // Draws uniform values with bound 1 / sqrt(width), as usual for recurrent layers.
   void initialize(uint64_t seed) override {
     for (const auto* parameter : parameters())
       fill_uniform(*parameter, 1 / std::sqrt(static_cast<double>(width_)), seed);
@@ -54,8 +54,8 @@ class Recurrent final : public Layer {
     return output;
   }
 
-  // The gates' gradients go through all steps one after another. Whichever gradient is asked for
-  // first computes them; the rest are matrix products.
+  // The gates' gradients go through all steps one after another. The first pass that asks for a
+  // gradient computes them; the rest are matrix products.
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     const auto &input = context.kept[0], &output = context.kept[1], &kept = context.kept[2];

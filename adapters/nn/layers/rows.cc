@@ -110,7 +110,7 @@ class Dropout final : public Layer {
   }
 
  private:
-  // Backward draws the mask again from the same key.
+  // The backward pass draws the same mask again, because it uses the same key.
   Tensor masked(const Pass& pass, const Tensor& input) const {
     if (!pass.training || probability_ == 0) return input;
     Tensor output = pass.kernels.make_tensor(input.shape(), input.dtype());

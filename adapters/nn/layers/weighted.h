@@ -14,7 +14,7 @@ Parameter make_parameter(std::string name, const Shape& shape);
 /// Fills a parameter with random numbers, uniform in (-bound, bound). They follow from the seed,
 /// the parameter's name and the element's index.
 void fill_uniform(const Parameter& parameter, double bound, uint64_t seed);
-/// The same with normal numbers of this standard deviation.
+/// Like fill_uniform(), with normal numbers of this standard deviation.
 void fill_normal(const Parameter& parameter, double deviation, uint64_t seed);
 
 /// A layer with a weight and an optional bias. The fan-in is the size of a row of the weight.
@@ -28,7 +28,7 @@ class Weighted : public Layer {
   std::vector<Parameter*> parameters() override;
 
  protected:
-  Parameter weight_, bias_;  // the bias has no elements if there is none
+  Parameter weight_, bias_;  // the bias is empty if there is none
   const bool has_bias_;
   const double deviation_;
 };

@@ -73,7 +73,7 @@ StepAgreement::~StepAgreement() {
   try {
     if (work_) work_.wait();
   } catch (const Error&) {
-    // The step that would have used it is never taken.
+    // The step that would have used this result is never taken.
   }
 }
 

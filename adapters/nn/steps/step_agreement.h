@@ -18,13 +18,13 @@ class KeptStepKernels;  // kernels/layers/step_kernels.h
 
 namespace tutti::nn {
 
-/// Losses are multiplied by a scale before backward, so that f16 gradients do not vanish, and
-/// gradients are divided by it afterwards. As long as it is a power of two, it changes no bits of
-/// values that are in range.
+/// Losses are multiplied by a scale before backward, so that f16 gradients do not vanish. Gradients
+/// are divided by the scale afterwards. A scale that is a power of two changes no bits of values
+/// that are in range.
 struct LossScaleOptions {
-  double first = 1;   // 65536 is usual for f16; f32 and bf16 need none
-  double least = 1;   // a step that is not finite at this scale is an error, if steps were scaled
-  double growth = 2;  // factor after `clean` finite steps in a row
+  double first = 1;      // 65536 is usual for f16; f32 and bf16 need none
+  double least = 1;      // scaled steps that are not finite even at this scale are an error
+  double growth = 2;     // factor after `clean` finite steps in a row
   double backoff = 0.5;  // factor after a step that is not finite
   int64_t clean = 2000;
 };
@@ -32,7 +32,7 @@ struct LossScaleOptions {
 struct StepOptions {
   double clip = 0;  // above 0: the most that the norm of all gradients may be
   LossScaleOptions loss_scale = {};
-  int64_t most_skips = 100;  // in a row; one more is an error
+  int64_t most_skips = 100;  // number of skips in a row; one more is an error
   ShareOptions shares = {};  // see begin()
 };
 
@@ -40,31 +40,32 @@ struct StepOptions {
 struct StepOutcome {
   bool is_skipped = false;  // a loss or gradient of some rank was not finite; leave the step out
   double loss = 0;          // mean over the samples of all ranks
-  int64_t samples = 0;      // of all ranks
+  int64_t samples = 0;      // number of samples of all ranks
   // of the mean gradient, before clipping; not finite if the step is skipped because of it
   double norm = 0;
 };
 
-/// Lets the ranks agree on each step of training: how many samples it had, whatever each rank's
-/// share; whether it can be taken; and by which scale the next loss is multiplied. Optionally it
-/// also deals the next step's samples to ranks of different speed. The loss and the gradients are
-/// sums over samples. Only finish() divides, by the number of samples, which is summed with them.
-/// The numbers are sent as one small f32 tensor in the gradients' bucket. Everything else follows
-/// on each rank from the same bits. One thread uses it.
+/// Lets the ranks agree on each step of training. They agree on the number of samples, whatever
+/// each rank's share, on whether the step can be taken, and on the scale of the next loss.
+/// Optionally this also deals the next step's samples to ranks of different speed. The loss and the
+/// gradients are sums over samples. Only finish() divides, by the number of samples, which is
+/// summed with them. The numbers are sent as one small f32 tensor in the gradients' bucket.
+/// Everything else follows on each rank from the same bits. One thread uses it.
 ///
-///   auto optimizer = distributed(comm, sgd, {.op = ReduceOp::sum});
-///   StepAgreement agreement(comm);
-///   ...
-///   CrossEntropy loss(model.forward(images), labels);
-///   model.backward(loss, agreement.divisor());
-///   agreement.send(loss);
-///   optimizer.synchronize();
-///   if (agreement.finish(sgd.parameters()).is_skipped) optimizer.skip(); else optimizer.step();
+///     auto optimizer = distributed(comm, sgd, {.op = ReduceOp::sum});
+///     StepAgreement agreement(comm);
+///     ...
+///     CrossEntropy loss(model.forward(images), labels);
+///     model.backward(loss, agreement.divisor());
+///     agreement.send(loss);
+///     optimizer.synchronize();
+///     if (agreement.finish(sgd.parameters()).is_skipped) optimizer.skip();
+///     else optimizer.step();
 class StepAgreement {
  public:
   /// Throws Error(invalid_argument) for options out of range. If shares follow speed, the
   /// constructor is collective, and throws Error(mismatch) if the ranks' numbers of samples to
-  /// share differ. The communicator must outlive it.
+  /// share differ. The communicator must outlive this object.
   explicit StepAgreement(Communicator& comm, const StepOptions& options = {});
   ~StepAgreement();
   StepAgreement(const StepAgreement&) = delete;
@@ -78,12 +79,12 @@ class StepAgreement {
   /// Begins a step and returns this rank's share of its samples. Shares of options.shares.samples
   /// are equal, or, if they follow speed, such that all ranks end at the same time. The speed is
   /// measured by the time that each rank took from begin() to send(), less the time that it waited
-  /// for others. It may be left out if shares are not used.
+  /// for others. The call may be left out if shares are not used.
   StepShare begin();
   /// Returns the shares of all ranks in the step that begins next.
   const std::vector<int64_t>& shares() const { return shares_.counts(); }
-  /// Sends this rank's part of the step, which may have no samples. From `is_training` finish()
-  /// detects ranks in different modes. Call it once per step.
+  /// Sends this rank's part of the step, which may have no samples. `is_training` lets finish()
+  /// detect ranks in different modes. Call it once per step.
   void send(const Loss& loss, bool is_training = true);
   /// Waits for the other ranks' parts, and for the stream of parameters on a device. Then it turns
   /// the summed gradients into those of the mean loss, and clips them. Call it when the gradients
@@ -91,12 +92,12 @@ class StepAgreement {
   /// evaluate, and Error(invalid_argument) if no rank had a sample or too many steps were skipped
   /// in a row.
   StepOutcome finish(const std::vector<Parameter>& parameters);
-  /// The same for gradients of which each rank has a part, such as those of
+  /// Like finish(parameters), for gradients of which each rank has a part, such as those of
   /// ShardedOptimizer::gradients() after its synchronize(). Their norm is added up over the ranks.
   StepOutcome finish(const std::vector<PlacedTensor>& gradients);
 
-  /// Returns the scale, the number of clean steps in a row, of skipped steps, and of steps skipped
-  /// in a row, for checkpoints.
+  /// Returns what a checkpoint needs: the scale, and the numbers of finite steps in a row, of
+  /// skipped steps, and of steps skipped in a row.
   std::vector<NamedState> state() const { return {{"step_agreement", state_}}; }
 
  private:
@@ -115,7 +116,7 @@ class StepAgreement {
   // Number of samples, loss, number of ranks whose loss is not finite, number of ranks in training.
   // If shares follow speed, the seconds that each rank took for its share follow.
   std::vector<float> lane_;
-  Clock::time_point begin_{};  // of this rank's step; not set without begin()
+  Clock::time_point begin_{};  // when this rank's step began; not set without begin()
   double waited_before_ = 0;
   Work work_;
   std::unique_ptr<KeptStepKernels> device_steps_;
@@ -127,7 +128,7 @@ class StepAgreement {
 class Sentinel {
  public:
   /// `every` is the number of steps from one comparison to the next. Throws Error(invalid_argument)
-  /// below 1. The communicator must outlive it.
+  /// if it is below 1. The communicator must outlive this object.
   Sentinel(Communicator& comm, std::vector<Parameter> parameters, int64_t every);
   /// Call it after each step, on every rank. If parameters differ, it throws Error(mismatch) on
   /// every rank, which names the first parameter that differs, the step, and the ranks that differ

@@ -21,7 +21,7 @@ namespace tutti::nn {
 ///   }
 class StepMeter {
  public:
-  /// The communicator, whose statistics are read, must outlive it.
+  /// This object reads the communicator's statistics, so the communicator must outlive it.
   explicit StepMeter(Communicator& comm) : comm_(comm) {}
 
   void begin();
@@ -31,9 +31,9 @@ class StepMeter {
   std::string end(int64_t step, const StepOutcome& outcome);
   /// Returns the rate of the steps so far, each of which has `units` on all ranks together: "840.00
   /// tokens/s, exposed 1.5 %". Exposed is the share of the time in which this rank waited while
-  /// data moved. It is empty before the second step ends.
+  /// data moved. The text is empty before the second step ends.
   std::string rate(int64_t units, std::string_view unit) const;
-  /// Returns the mean time of those steps, or 0 before the second ends.
+  /// Returns the mean time of the steps that rate() counts, or 0 before the second step ends.
   double seconds_per_step() const { return steps_ > 1 ? seconds_ / (steps_ - 1) : 0; }
 
  private:
@@ -41,8 +41,8 @@ class StepMeter {
   Clock::time_point begin_{};
   uint64_t messages_before_ = 0;
   double exposed_before_ = 0;
-  int steps_ = 0;       // that ended
-  double seconds_ = 0;  // of all steps but the first, as exposed_ is
+  int steps_ = 0;       // number of steps that ended
+  double seconds_ = 0;  // time of all steps but the first; exposed_ too
   double exposed_ = 0;
 };
 

@@ -8,17 +8,17 @@ namespace tutti::python {
 
 namespace {
 
-/// Exists as long as the object, an array of it, or a call on it.
+/// The arena's owner, shared by the object, its arrays and the calls on it.
 struct ArenaHandle {
   ~ArenaHandle() { tutti_arena_destroy(arena); }
   SharedComm comm;
   tutti_arena_t arena = nullptr;
   std::vector<std::string> names;
-  // The following need the GIL.
+  // The following members need the GIL.
   bool step_is_open = false;
   bool listens = true;         // false: hooks do nothing
   std::vector<bool> has_come;  // announced by hooks, in this step
-  size_t come = 0;             // number of these
+  size_t come = 0;             // number of announced arrays
 };
 using SharedArena = std::shared_ptr<ArenaHandle>;
 
@@ -33,9 +33,9 @@ PyObject* grad_name = nullptr;
 
 const SharedArena& of(PyObject* self) { return *reinterpret_cast<ArenaObject*>(self)->shared; }
 
-// Releases a share. The last one waits for the reductions under way, and may destroy the
-// communicator. The reductions of a step that was given up may last until the communicator closes.
-// Garbage collection must not wait for that, so another thread does.
+// Releases a share of the arena. The last release waits for the reductions under way, and may
+// destroy the communicator. The reductions of a step that was given up may last until the
+// communicator closes. Garbage collection must not wait for that, so another thread does.
 void give_up_arena(SharedArena arena) {
   if (!arena || arena.use_count() > 1) return;
   if (arena->step_is_open) {
@@ -92,8 +92,7 @@ struct HookObject {
 
 HookObject* hook_of(PyObject* self) { return reinterpret_cast<HookObject*>(self); }
 
-// The array is the tensor to which autograd has added, unless autograd has put another tensor into
-// `grad`.
+// Autograd adds to a tensor that is the array, unless it has put another tensor into `grad`.
 PyObject* call_hook(PyObject* self, PyObject*, PyObject*) {
   auto* hook = hook_of(self);
   const SharedArena shared = *hook->shared;
@@ -140,7 +139,7 @@ void dealloc_hook(PyObject* self) {
   free_object(self);
 }
 
-// hook(index, parameter, view, begin, elsewhere): the first hook of a step calls begin(). A hook
+// hook(index, parameter, view, begin, elsewhere). The first hook of a step calls begin(). A hook
 // calls elsewhere() if its parameter's `grad` is not `view`.
 PyObject* make_hook(PyObject* self, PyObject* arguments) {
   Py_ssize_t index = 0;
@@ -255,7 +254,7 @@ bool read_array(PyObject* row, std::string& name, std::vector<int64_t>& shape,
 
 }  // namespace
 
-// (rows, op, prescale, postscale, wire)
+// The arguments are (rows, op, prescale, postscale, wire).
 PyObject* make_arena(SharedComm comm, PyObject* arguments) {
   PyObject* rows = nullptr;
   tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;

@@ -14,7 +14,7 @@ namespace tutti::python {
 
 namespace {
 
-// These belong to the process, like the interpreter itself.
+// These variables belong to the process, like the interpreter itself.
 std::atomic<int64_t> inside{0};
 std::atomic<bool> is_closed{false};
 std::atomic<unsigned long> main_thread{0};
@@ -106,7 +106,7 @@ std::string take_exception_text() {
 
 namespace {
 
-/// A call that runs in a thread beside the main thread. It is abandoned if the main thread is
+/// A call that runs in another thread than the main thread. It is abandoned if the main thread is
 /// interrupted.
 struct Beside {
   std::mutex mutex;
@@ -149,7 +149,8 @@ bool run_beside(std::function<int()> call, std::function<void()> late) {
     beside->is_left_alone = true;
     const bool came_through = beside->is_over && beside->failure.status == TUTTI_OK;
     lock.unlock();
-    // Nobody would take an object that was made at this moment, so `late` releases it.
+    // The interrupted caller does not take the object that the call has made, so `late` releases
+    // it.
     if (came_through && late) {
       Py_BEGIN_ALLOW_THREADS;
       late();

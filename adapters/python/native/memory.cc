@@ -179,7 +179,7 @@ Given& Given::operator=(Given&& other) noexcept {
 }
 
 void Given::release() {
-  const PutAside raised_before;  // the exception may be the reason for this release
+  const PutAside raised_before;  // the exception may be why this object is released
   if (buffer_) PyBuffer_Release(buffer_.get());
   buffer_ = nullptr;
   if (auto* managed = std::exchange(managed_, nullptr); managed && managed->deleter)

@@ -10,7 +10,8 @@ PyObject* close_all(PyObject*, PyObject*);
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec) {
   PyObject* type = PyType_FromSpec(&spec);
   if (type == nullptr || PyModule_AddObjectRef(module, name, type) != 0) return nullptr;
-  // The functions that make objects use it until the process ends.
+  // This reference is kept, because the functions that make objects use the type until the process
+  // ends.
   return reinterpret_cast<PyTypeObject*>(type);
 }
 

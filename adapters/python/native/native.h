@@ -40,8 +40,8 @@ class Entered {
   PyGILState_STATE state_;
 };
 
-/// Called from atexit: no thread enters any more. Returns once all threads that entered have left,
-/// or after some seconds.
+/// Lets no more threads enter; atexit calls it. Returns once all threads that entered have left, or
+/// after some seconds.
 void close_entrance();
 /// Called in the child of a fork, whose only thread is the caller.
 void reset_entrance();
@@ -98,7 +98,7 @@ PyObject* refuse(const std::string& text);
 /// Returns whether `status`, the result of a call that this thread just made, is TUTTI_OK.
 /// Otherwise it sets the exception.
 bool check(int status);
-/// Returns the Python exception that is set as one line, and clears it.
+/// Returns the text of the current Python exception in one line, and clears the exception.
 std::string take_exception_text();
 
 /// Puts this thread's current exception aside and restores it in the destructor. The program's own
@@ -115,8 +115,8 @@ class PutAside {
 };
 
 /// Runs a call that may block for long, without the GIL. In the main thread the call runs in
-/// another thread, so that a signal's exception (Ctrl-C) is raised at once. If an interrupted call
-/// succeeds after all, `late` is called without the GIL.
+/// another thread, so that a signal's exception (Ctrl-C) is raised immediately. If an interrupted
+/// call succeeds after all, `late` is called without the GIL.
 bool run_interruptibly(std::function<int()> call, std::function<void()> late);
 
 // --- memory --------------------------------------------------------------------------------------
@@ -167,10 +167,11 @@ struct Comm {
   const tutti_comm_t comm;
 };
 using SharedComm = std::shared_ptr<Comm>;
-/// Releases a share. The last one destroys the communicator, without the GIL.
+/// Releases a share of a communicator. The last release destroys it, without the GIL.
 void give_up(SharedComm comm);
 
-/// A share of a store. The last one destroys the store, in any thread and with or without the GIL.
+/// A share of a store. The last share to be released destroys the store, in any thread and with or
+/// without the GIL.
 using SharedStore = std::shared_ptr<tutti_store>;
 /// Returns null if the object is not a store.
 SharedStore native_store(PyObject* store);
@@ -203,7 +204,7 @@ PyObject* make_region(SharedComm comm, int64_t bytes);
 PyObject* make_arena(SharedComm comm, PyObject* arguments);
 /// Adds a type to the module. The functions that make its objects keep the result.
 PyTypeObject* add_type(PyObject* module, const char* name, PyType_Spec& spec);
-/// Allocates an object of a type above. Its fields are zero.
+/// Allocates an object of a type that add_type() made. Its fields are zero.
 template <class Object>
 Object* allocate(PyTypeObject* type) {
   const auto make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));

@@ -8,7 +8,7 @@ namespace tutti::python {
 
 namespace {
 
-// The numbers are those of _communicator.py.
+// The values must equal those in _communicator.py.
 enum Kind {
   kAllreduce,
   kSparseAllreduce,
@@ -155,7 +155,7 @@ tutti_tensor_t with_rows_of(const tutti_tensor_t& output, const tutti_tensor_t& 
   for (int i = 1; i < like.dimensions; ++i) row *= like.shape[i];
   for (int i = 0; i < output.dimensions; ++i) count *= output.shape[i];
   if (row == 0 || count % row != 0) return output;
-  tutti_tensor_t shaped = output;  // it may be on another device
+  tutti_tensor_t shaped = output;  // `output` may be on another device than `like`
   shaped.dimensions = like.dimensions;
   std::copy_n(like.shape, like.dimensions, shaped.shape);
   shaped.shape[0] = count / row;

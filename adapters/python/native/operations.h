@@ -19,12 +19,14 @@ SharedComm shared_of(PyObject* communicator);
 
 // Methods of a communicator with their arguments, as _communicator.py calls them.
 
-/// (kind, name, first, second, peer, op, prescale, postscale, wire, priority, rows)
+/// Starts an operation. Arguments: (kind, name, first, second, peer, op, prescale, postscale, wire,
+/// priority, rows)
 PyObject* start_operation(PyObject* self, PyObject* arguments);
-/// (kind, group, names, arrays, outputs, op, prescale, postscale, wire, priority). If outputs is
-/// None, the operation is in place, or its results are in the library's memory.
+/// Starts a group of operations. Arguments: (kind, group, names, arrays, outputs, op, prescale,
+/// postscale, wire, priority). If outputs is None, the operation is in place, or its results are in
+/// the library's memory.
 PyObject* start_group(PyObject* self, PyObject* arguments);
-/// (kind, name, first, second, peer, op, rows)
+/// Runs a blocking operation. Arguments: (kind, name, first, second, peer, op, rows)
 PyObject* run_blocking(PyObject* self, PyObject* arguments);
 /// Runs a send and a receive at the same time.
 PyObject* run_sendrecv(PyObject* self, PyObject* arguments);

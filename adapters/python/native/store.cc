@@ -33,7 +33,7 @@ int call(void* context, const char* method, const char* key, Use&& use, const ch
          Arguments... arguments) {
   const Entered entered;
   if (!entered) return tutti_fail(TUTTI_UNAVAILABLE, kExiting);
-  // The thread may belong to Python and be propagating an exception.
+  // The thread may belong to Python and be propagating an exception, which must be kept.
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   int status = TUTTI_OK;
@@ -68,7 +68,7 @@ int get(void* context, const char* key, tutti_value_t value) {
 
 int compare_set(void* context, const char* key, const void* expected, size_t expected_size,
                 const void* desired, size_t desired_size, tutti_value_t value) {
-  // "z#" would give the method a str.
+  // The format "z#" takes a null pointer, but would give the method a str.
   if (expected == nullptr)
     return call(context, "compare_set", key, to_value(value, false), "OOy#", Py_None,
                 static_cast<const char*>(desired), static_cast<Py_ssize_t>(desired_size));

@@ -156,8 +156,8 @@ struct Export {
 
 void end_export(DLManagedTensor* managed) {
   auto* exported = static_cast<Export*>(managed->manager_ctx);
-  // A consumer may release it in any thread. Once the interpreter exits, the owner is no longer
-  // released.
+  // A consumer may release the view in any thread. Once the interpreter exits, the owner is no
+  // longer released.
   if (const Entered entered; entered) Py_DECREF(exported->owner);
   delete exported;
 }

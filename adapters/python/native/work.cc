@@ -26,11 +26,12 @@ bool end(WorkObject* self) { return check(tutti_work_wait(self->work)); }
 // Releases the arrays, which may then be resized or freed.
 void let_go(WorkObject* self) { const auto given = std::exchange(self->body->given, {}); }
 
-/// Returns false with an exception, which may be the operation's own.
+/// Waits for the operation. Returns false with an exception set, which may be the operation's own.
 bool wait(WorkObject* self, double seconds) {
   const auto is_done = [self] { return tutti_work_done(self->work) != 0; };
-  // The state when the slice began. A Work that ended after its slice had passed is asked once
-  // more, and then returns TUTTI_TIMEOUT only if that is its own error.
+  // Whether the Work was done when the slice began. If it ends only during the slice, TUTTI_TIMEOUT
+  // may come from the slice. The next call then returns TUTTI_TIMEOUT only if that is the Work's
+  // own error.
   bool was_done = is_done();
   const auto wait_for = [&](double slice) {
     was_done = is_done();
@@ -178,7 +179,8 @@ void end_orphan(void* context, int status) {
   const bool is_common = status == TUTTI_CLOSED || status == TUTTI_PEER_LOST ||
                          status == TUTTI_PEER_SILENT || status == TUTTI_PEER_LEFT;
   const PutAside raised_before;
-  // An error that ended the whole communicator is raised by the communicator's next call.
+  // The communicator's next call raises an error that ended the whole communicator. Only other
+  // errors are printed here.
   if (status != TUTTI_OK && !is_common) {
     check(status);
     PyErr_WriteUnraisable(nullptr);

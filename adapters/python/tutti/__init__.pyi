@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 __version__: str
 
-# A numpy array, an array.array, a memoryview, a torch tensor, a Tensor, a Memory: any object that
-# exports a buffer or has `__dlpack__`, or a Memory. It must be dense and row-major; otherwise it is
-# refused with one line.
+# A numpy array, an array.array, a memoryview, a torch tensor, a Tensor or a Memory. In general it
+# is any object that exports a buffer or has `__dlpack__`. It must be dense and row-major; otherwise
+# it is refused with one line.
 Array: TypeAlias = Any
 DType: TypeAlias = Literal[
     "f64", "f32", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "raw"
@@ -154,7 +154,7 @@ class Store:
         """Atomically adds to a decimal counter that starts at 0, and returns the new value. get()
         of that key returns its digits."""
     def wait(self, key: str, seconds: float) -> bytes | None:
-        """Waits for a key and returns its value, or None when the seconds have passed."""
+        """Waits for a key and returns its value, or None when `seconds` have passed."""
     def delete(self, key: str) -> None:
         """By default the key stays."""
     def delete_prefix(self, prefix: str) -> None:
@@ -208,7 +208,7 @@ class Communicator:
     hosts: int
     backend: str
 
-    # --- matched by name; each returns at once ---
+    # --- matched by name; each returns immediately ---
 
     def allreduce(
         self,
@@ -323,8 +323,8 @@ class Communicator:
         is taken; others wait for the next receive."""
     def barrier(self, name: str | Declared = "barrier") -> Work: ...
     def join(self) -> Work:
-        """Says that this rank has no more data: averages then divide by the number of ranks that
-        have not joined. result() is the last rank to join, an int."""
+        """Announces that this rank has no more data. Averages then divide by the number of ranks
+        that have not joined. result() is the last rank to join, an int."""
     def declare(self, name: str, like: Array) -> Declared:
         """Looks a name up once. All kinds take it instead of the name, in place or with output."""
 
@@ -376,7 +376,7 @@ class Communicator:
     ) -> None: ...
     def alltoall_blocking(self, name: str, tensor: Array, output: Array) -> None: ...
     def send_blocking(self, name: str, tensor: Array, to: int) -> None:
-        """Sends to a rank. The n-th of these from one rank to another matches the n-th
+        """Sends to a rank. The n-th send_blocking() from one rank to another matches the n-th
         recv_blocking() there, and both must have the same name. It may block until the other rank
         receives."""
     def recv_blocking(self, name: str, tensor: Array, source: int) -> None:
@@ -416,15 +416,15 @@ class Communicator:
         """Collective. Makes one communicator for the ranks of each color, ordered by (key, rank). A
         rank with a negative color gets None."""
     def shrink(self, timeout: float = 30.0) -> Communicator:
-        """Makes a communicator of the survivors after a loss, in their old order. This one can then
-        only be closed."""
+        """Makes a communicator of the survivors after a loss, in their old order. The old
+        communicator can then only be closed."""
 
     # --- the library's memory ---
 
     def allocate(self, bytes: int) -> Tensor:
         """Allocates zeroed u8 memory. If the backend shares memory, all ranks of this host can
-        access it, and collectives read and write it directly. It exists as long as an array in
-        it."""
+        access it, and collectives read and write it directly. The memory exists as long as an array
+        that uses it."""
 
     # --- arenas ---
 
@@ -449,16 +449,16 @@ class Communicator:
 @final
 class Arena:
     """Gradient arrays in one block of the library's memory. Ranks that share memory reduce them in
-    place. `with` closes it; an array that was handed out keeps the memory."""
+    place. A `with` statement closes the arena; an array that was handed out keeps the memory."""
 
     names: tuple[str, ...]
     _native: Any
     def __getitem__(self, name: str) -> Tensor: ...
     def ready(self, name: str) -> None:
-        """Says that this rank's gradient is complete, and starts its reduction. Arrays may become
-        ready in any order and from any thread."""
+        """Announces that this rank's gradient is complete, and starts its reduction. Arrays may
+        become ready in any order and from any thread."""
     def leave_out(self, name: str) -> None:
-        """Says that this rank has no gradient for this array in this step."""
+        """Announces that this rank has no gradient for this array in this step."""
     def wait(self, timeout: float | None = None) -> None:
         """Waits until every array holds its result, and begins a new step. Raises TimedOutError
         after `timeout` seconds; the step may then be waited for again."""

@@ -10,7 +10,7 @@ from ._store import Store
 _OPS = {"sum": 0, "average": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6, "bxor": 7}
 _WIRES = {None: -1, "f16": 2, "bf16": 3}
 
-# The numbers are those of native/operations.cc.
+# The values must equal those in native/operations.cc.
 _ALLREDUCE, _SPARSE, _ALLGATHER, _BROADCAST, _REDUCE, _GATHER, _SCATTER = range(7)
 _REDUCE_SCATTER, _ALLTOALL, _SEND, _RECV, _BARRIER, _JOIN, _RECV_ANY = range(7, 14)
 _GROUP_ALLREDUCE, _GROUP_ALLGATHER, _GROUP_REDUCE_SCATTER = range(3)
@@ -342,8 +342,8 @@ class Communicator:
                 held = bytearray(data)
             except Exception as error:
                 held, cause = bytearray(_objects.reason_of(error).encode(errors="replace")), error
-        # The ranks meet under the name itself. A length below 0 stands for a reason and encodes its
-        # length.
+        # The first broadcast has the given name and sends the length. A negative length n means
+        # that -1 - n bytes of a reason for the failure follow instead of the data.
         length = array("q", [len(held) if cause is None else -1 - len(held)])
         self.broadcast(name, length, root).wait()
         if self.rank != root:

@@ -10,8 +10,8 @@ _FAILED = b"\0failed: "  # the begin of a reason; no pickle begins with it
 
 
 def _packed(comm, make):
-    """Returns the result of `make` and None. If `make` fails, returns the reason as bytes and the
-    exception."""
+    """Returns the result of `make` and None as the exception. If `make` fails, returns the reason
+    as bytes, and the exception."""
     try:
         return make(), None
     except Exception as error:

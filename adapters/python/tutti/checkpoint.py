@@ -28,7 +28,8 @@ class Checkpoint(NamedTuple):
 
 def steps(folder: str | os.PathLike[str]) -> list[int]:
     """Returns the steps of the whole checkpoints in a folder, in ascending order."""
-    # A name such as ".step-12.replaced" counts while there is no other step 12; see _place().
+    # A name such as ".step-12.replaced" counts as step 12 while there is no "step-12"; see
+    # _place().
     names = (
         entry.name.removeprefix(".").removesuffix(".replaced")
         if entry.name.startswith(".") and entry.name.endswith(".replaced")

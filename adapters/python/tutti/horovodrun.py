@@ -60,7 +60,8 @@ def hosts_in(file):
 
 
 def read_config(file, settings, made):
-    """Sets the flags that the command line does not have. It also reads Horovod's sections."""
+    """Sets the flags that the command line does not have. The file may also have Horovod's
+    sections."""
     try:
         import yaml
     except ImportError:
@@ -93,7 +94,7 @@ def environment_of(settings):
         "TUTTI_OPERATION_TIMEOUT": settings.stall_check_shutdown_time_seconds or None,
     }
     if settings.no_stall_check:
-        named["TUTTI_STALL_WARNING"] = 10**7  # seconds, the longest
+        named["TUTTI_STALL_WARNING"] = 10**7  # the longest time, in seconds
     if settings.fusion_threshold_mb is not None:
         named["TUTTI_FUSION_BYTES"] = int(settings.fusion_threshold_mb * 2**20)
     if settings.log_level is not None:

@@ -55,16 +55,16 @@ def broadcast(
 def allreduce_in_jit(
     comm: tutti.Communicator, name: str, tree: Any, op: Any = "average", *, timeout: float = 300.0
 ) -> Any:
-    """The same as allreduce() while jit traces. It is an ordered callback on the host in each run
-    of the compiled function."""
+    """Like allreduce(), while jit traces. It is an ordered callback on the host in each run of the
+    compiled function."""
     return _in_jit(comm, name, tree, 1, lambda leaves: _allreduce(comm, leaves, op, timeout))
 
 
 def allgather_in_jit(
     comm: tutti.Communicator, name: str, tree: Any, *, timeout: float = 300.0
 ) -> Any:
-    """The same as allgather() while jit traces. jit must know the shapes, so all ranks pass the
-    same number of rows."""
+    """Like allgather(), while jit traces. jit must know the shapes, so all ranks pass the same
+    number of rows."""
     return _in_jit(
         comm, name, tree, comm.size, lambda leaves: _allgather(comm, leaves, timeout), rows=True
     )
@@ -73,7 +73,7 @@ def allgather_in_jit(
 def broadcast_in_jit(
     comm: tutti.Communicator, name: str, tree: Any, root: int = 0, *, timeout: float = 300.0
 ) -> Any:
-    """The same as broadcast() while jit traces."""
+    """Like broadcast(), while jit traces."""
     return _in_jit(comm, name, tree, 1, lambda leaves: _broadcast(comm, leaves, root, timeout))
 
 
@@ -134,7 +134,7 @@ def _named(comm: tutti.Communicator, name: str, tree: Any, rows: bool) -> tuple[
 
 
 def _read(comm: tutti.Communicator, name: str, tree: Any, rows: bool = False) -> tuple[_Leaves, Any]:
-    """The same as numpy arrays, which on the CPU are JAX's own memory."""
+    """Like _named(), with the leaves as numpy arrays, which on the CPU are JAX's own memory."""
     leaves, structure = _named(comm, name, tree, rows)
     for full, leaf in leaves:
         if _is_traced(leaf):

@@ -1,5 +1,5 @@
 // Measures a GPU's own launches, hand-overs between streams and copies. They are the upper limits
-// to which the other figures of a GPU are compared.
+// to which the other GPU figures are compared.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kCopied = int64_t{64} << 20;  // bytes
 
-// Two streams, the events and words that they hand over to each other, and memory on both sides of
-// the bus.
+// Two streams, the events and memory flags by which they hand over to each other, and memory on
+// both sides of the bus.
 class Bare {
  public:
   Bare(DeviceRuntime& runtime, Device device)
@@ -55,7 +55,7 @@ class Bare {
     launch();
     runtime_.synchronize(one_);
   }
-  // Hands over to the other stream and back.
+  // Hands over to the other stream and back, by events.
   void hand_over_by_events() {
     runtime_.record(event_, one_);
     runtime_.wait_event(other_, event_);
@@ -73,7 +73,7 @@ class Bare {
   void to_device() { runtime_.copy(large_.data(), host_, kCopied, one_); }
   void to_host() { runtime_.copy(host_, large_.data(), kCopied, one_); }
 
-  // Returns the wrong bytes of a pattern that was copied to the device and back.
+  // Returns how many bytes of a pattern are wrong after it was copied to the device and back.
   int64_t count_wrong() {
     const auto at = [](int64_t i) { return static_cast<std::byte>(i % 251); };
     for (int64_t i = 0; i < kCopied; ++i) host_[i] = at(i);

@@ -36,7 +36,8 @@ struct Case {
 };
 
 std::span<const Case> all_cases();
-/// Throws Error(invalid_argument) that suggests the nearest name.
+/// Returns the case of this name. Otherwise throws Error(invalid_argument) that suggests the
+/// nearest name.
 const Case& find_case(std::string_view name);
 
 bool run_collective(Session& session);

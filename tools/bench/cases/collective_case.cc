@@ -26,7 +26,7 @@ Measurement measure(Session& session, const Exercise::Call& call) {
     result.wrong += session.count(exercise.count_wrong());
   };
   check();
-  // A sum in place multiplies the numbers by the number of ranks each time, so they are refilled
+  // A sum in place multiplies the values by the number of ranks each time, so they are refilled
   // between repetitions. Floats may reach infinity within a repetition. This costs no time, because
   // vector instructions add infinity as fast as any number. Integers wrap.
   const auto refill = call.in_place ? std::function([&] { exercise.refill(); }) : nullptr;
@@ -81,7 +81,7 @@ bool run_collective(Session& session) {
   const bool is_barrier = entry.name == "barrier";
   const bool reduces = entry.options & kOp;
   const double factor = bus_factor(entry.name, session.size());
-  std::vector<bool> places;  // in place or not
+  std::vector<bool> places;  // true: in place; false: out of place
   for (const bool in_place : {false, true})
     if (exists(entry.name, way, in_place) &&
         settings.placement != (in_place ? Placement::out_of_place : Placement::in_place))

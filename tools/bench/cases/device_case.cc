@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kPeriod = 127;  // smaller whole numbers are exact in every float type
 
-// The gradients of a set on one GPU, one bucket that holds them all, and its own stream.
+// The gradients of a set on one GPU, one bucket that holds them all, and a stream of the bucket's
+// own.
 class Bucket {
  public:
   Bucket(DeviceRuntime& runtime, Device device, const std::vector<Gradient>& gradients,

@@ -47,7 +47,7 @@ bool exists(std::string_view collective, Way way, bool in_place) {
 Exercise::Exercise(Communicator& communicator, const Call& call)
     : communicator_(communicator),
       name_(fmt::format("{}.{}", call.collective, call.volume.total)),
-      // Data that is only moved may be any small numbers. Those of max vary the most.
+      // For collectives that only move data, any small numbers do. The data for max vary the most.
       data_(call.dtype, reduces(call.collective) ? call.op : ReduceOp::max, communicator.size()) {
   if (call.collective != "barrier") {
     make_buffers(call);
@@ -216,8 +216,8 @@ void Exercise::make_start(const Call& call) {
   }
 }
 
-// Runs the same number of steps on every rank, because pairs of ranks may begin to replay in
-// different steps. The statistics may count the last steps a little later.
+// Runs the same number of steps on every rank, because ranks may begin to replay in different
+// steps. The statistics may count the last steps a little later.
 void Exercise::run_until_replayed() {
   constexpr int kSteps = 48;
   run(kSteps / 2);

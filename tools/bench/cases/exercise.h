@@ -16,16 +16,16 @@
 
 namespace tutti::bench {
 
-/// Elements of one call, by the convention of nccl-tests. `total` is the whole buffer. `count` is
-/// the input of one rank, or for a scatter the output of one rank.
+/// The elements of one call, by the convention of nccl-tests. `total` is the number in the whole
+/// buffer. `count` is the number in the input of one rank, or for a scatter in its output.
 struct Volume {
   int64_t total = 0, count = 0;
 };
 /// Returns at least one element per rank. If the ranks divide the buffer, `total` is a multiple of
-/// their number.
+/// the number of ranks.
 Volume volume_of(std::string_view collective, int64_t bytes, DataType dtype, int ranks);
 
-/// Returns whether the library offers the collective in this way, in or out of place.
+/// Returns whether the library offers the collective by this kind of call, in or out of place.
 bool exists(std::string_view collective, Way way, bool in_place);
 
 /// One collective with its own buffers, whose results can be checked.
@@ -40,7 +40,7 @@ class Exercise {
     int root = 0;
     Volume volume;
   };
-  /// Touches all memory. The communicator must outlive it.
+  /// Touches all memory. The communicator must outlive this object.
   Exercise(Communicator& communicator, const Call& call);
 
   /// Restores the initial input, and overwrites a separate output with invalid bytes.
@@ -81,9 +81,10 @@ class Exercise {
   std::vector<Tensor> memory_;
   std::vector<SharedRegion> regions_;
   TensorView input_, output_;
-  std::optional<Pattern> pattern_;  // of the input; none: this rank has no input
+  std::optional<Pattern> pattern_;  // pattern of the input; none: this rank has no input
   std::vector<Share> shares_;
-  // The call by names or handles, the names that it uses, and the handles of these names.
+  // start_ runs the call by names or handles. names_ are the names that it uses, and handles_ are
+  // the handles of these names.
   std::function<void(std::span<const OperationName>)> start_;
   std::vector<std::string> names_;
   std::vector<TensorHandle> handles_;

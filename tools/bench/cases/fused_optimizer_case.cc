@@ -79,7 +79,8 @@ bool run_fused_optimizer(Session& session) {
                         for (; steps > 0; --steps) sharded_step();
                       }};
 
-  // Both run the same number of steps from the same start, so the parameters must be equal.
+  // Both optimizers run the same number of steps from the same start, so the parameters must be
+  // equal.
   constexpr int64_t kCheckedSteps = 16;
   whole.run(kCheckedSteps);
   fused.run(kCheckedSteps);

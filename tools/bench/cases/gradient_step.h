@@ -18,7 +18,7 @@ namespace tutti::bench {
 /// average of equal whole numbers is the same number, so any number of steps may follow a refill.
 class GradientStep {
  public:
-  /// Touches all memory. The communicator must outlive it.
+  /// Touches all memory. The communicator must outlive this object.
   GradientStep(Communicator& communicator, const std::vector<Gradient>& gradients, Way way);
 
   size_t size() const { return views_.size(); }
@@ -33,7 +33,8 @@ class GradientStep {
   }
 
   void refill();
-  /// Returns how many elements of this rank differ from the mean after one or more steps.
+  /// Returns how many elements of this rank's gradients differ from the mean after one or more
+  /// steps.
   int64_t count_wrong() const;
 
  private:
@@ -49,7 +50,8 @@ class GradientStep {
   int64_t bytes_ = 0;
 };
 
-/// Runs at most `most` steps, until the engine of every rank replays them. Returns true if it does.
+/// Runs at most `most` steps, until the engine of every rank replays them without negotiation.
+/// Returns whether it does.
 bool run_until_locked(Session& session, Communicator& communicator, GradientStep& step,
                       int most = 64);
 

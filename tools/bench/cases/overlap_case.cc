@@ -35,8 +35,8 @@ double units_per_us(Session& session) {
   return session.exchange({1 / us}).front().front();
 }
 
-// Returns the units before each gradient is ready. The pass is divided by the gradients' sizes.
-// Rounding is carried over, so that the parts add up.
+// Returns the amount of work before each gradient is ready, in units of compute(). The pass is
+// divided by the gradients' sizes. Rounding is carried over, so that the parts add up.
 std::vector<int64_t> split_pass(const std::vector<Gradient>& gradients, double units) {
   double elements = 0;
   for (const auto& gradient : gradients) elements += static_cast<double>(gradient.count);

@@ -21,8 +21,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// It gathers bytes instead of reducing values, because an allreduce of the benchmark might end up
-// in a plan.
+// This gathers bytes instead of reducing values, because the engine might record an allreduce of
+// the benchmark in a plan.
 std::vector<std::vector<double>> Session::exchange(const std::vector<double>& own) {
   std::vector<std::vector<double>> all;
   for (const auto& bytes : control_->allgather_bytes("bench", std::as_bytes(std::span(own)))) {

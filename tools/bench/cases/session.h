@@ -22,7 +22,7 @@ struct Subject {
 struct Timing {
   double median_us = 0, min_us = 0, max_us = 0;  // per iteration
   int repetitions = 0;
-  int64_t iterations = 0;  // of each repetition
+  int64_t iterations = 0;  // number of iterations of each repetition
   /// How often the system preempted a rank during the measurement, summed over all ranks. A high
   /// count means that other programs run on this host, so the times are not reliable.
   int64_t preemptions = 0;
@@ -52,7 +52,8 @@ class Session {
   std::unique_ptr<Communicator> fresh() { return control_->split(0, rank()); }
 
   void barrier() { control_->barrier_blocking(); }
-  /// These three return the values of all ranks in rank order, their maximum, and their sum.
+  /// exchange() returns the values of all ranks in rank order, max() their maximum, and sum() their
+  /// sum.
   std::vector<std::vector<double>> exchange(const std::vector<double>& own);
   double max(double value);
   double sum(double value);

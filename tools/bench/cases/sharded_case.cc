@@ -57,7 +57,8 @@ bool run_sharded(Session& session) {
                           }
                         }};
 
-  // Both run the same number of steps from the same start, so the parameters must be equal.
+  // Both optimizers run the same number of steps from the same start, so the parameters must be
+  // equal.
   constexpr int64_t kCheckedSteps = 8;
   whole.run(kCheckedSteps);
   sharded.run(kCheckedSteps);

@@ -93,7 +93,7 @@ class ThreadRanks {
         works[static_cast<size_t>(i)].wait();
     });
   }
-  // Counts the wrong elements after one or more reductions.
+  // Returns the number of wrong elements after one or more reductions.
   int64_t count_wrong() {
     std::vector<float> values(static_cast<size_t>(ranks_[0].tensor.count()));
     int64_t wrong = 0;

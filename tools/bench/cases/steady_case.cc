@@ -1,4 +1,5 @@
-// Counts the messages, bytes and allocations of each step once its plan is locked.
+// Counts the messages, bytes and allocations of each step once the engine replays it without
+// negotiation.
 #include <fmt/format.h>
 
 #include "tools/bench/cases/cases.h"

@@ -32,7 +32,7 @@ int64_t iterations_for(double wanted_seconds, int64_t iterations, double seconds
 double bus_factor(std::string_view collective, int ranks) {
   const double n = ranks;
   if (collective == "allreduce") return 2 * (n - 1) / n;
-  // A rank's own part does not travel.
+  // A rank does not send its own part to itself.
   for (const auto& row : kKindTraits)
     if (row.name == collective && has_rows(row.kind)) return (n - 1) / n;
   return 1;

@@ -61,7 +61,7 @@ std::string line(double x1, double y1, double x2, double y2, const char* colour)
       y2, colour);
 }
 
-// A logarithmic axis. Its range is in exponents of `base`, widened to whole ones.
+// A logarithmic axis. Its range is in exponents of `base`, widened to whole exponents.
 struct Axis {
   Axis(double low, double high, double logarithm_base, double from_pixel, double to_pixel)
       : base(logarithm_base),

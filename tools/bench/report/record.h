@@ -26,7 +26,7 @@ struct Record {
 
 /// Returns one line without a line end.
 std::string to_json(const Record& record);
-/// Returns the column names, which are the fields of the JSON. `extra` is quoted JSON.
+/// Returns the column names, which are the fields of the JSON. The column `extra` has quoted JSON.
 std::string csv_header();
 std::string to_csv(const Record& record);
 

@@ -46,7 +46,7 @@ void Report::add(const Record& record) {
     std::fflush(json_.get());
   }
   if (csv_) {
-    // The heading goes to the beginning of a file. A pipe has no position, so its heading goes
+    // A file gets the heading only at its beginning. A pipe has no position, so it gets the heading
     // first.
     static_cast<void>(std::fseek(csv_.get(), 0, SEEK_END));
     const bool begins = csv_heading_due_ && std::ftell(csv_.get()) <= 0;

@@ -18,7 +18,7 @@ class Report {
   /// table goes to standard error if the records go to standard output. Ranks other than 0 write
   /// nothing.
   Report(const Settings& settings, bool silent);
-  /// Throws the same errors. The launcher calls it once, before it starts the ranks.
+  /// Throws the constructor's errors. The launcher calls it once, before it starts the ranks.
   static void check_files(const Settings& settings) { const Report report(settings, false); }
 
   void print(const std::string& text);

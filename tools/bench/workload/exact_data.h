@@ -11,15 +11,15 @@
 namespace tutti::bench {
 
 /// Small whole numbers that differ between ranks. Their reduction over all ranks is exact in every
-/// dtype and in any order, so results can be compared bit by bit. They repeat with a prime period,
-/// so data that an algorithm moves by a chunk, a segment or a cache line is noticed.
+/// dtype and in any order, so results can be compared bit by bit. They repeat with a prime period.
+/// So a comparison fails if an algorithm shifts data by a chunk or a cache line.
 class ExactData {
  public:
   static constexpr int64_t kPeriod = 8191;
 
   ExactData(DataType dtype, ReduceOp op, int ranks) : dtype_(dtype), op_(op), ranks_(ranks) {}
 
-  /// Returns element `i` of the input of `rank`, and of the result.
+  /// input() returns element `i` of the input of `rank`. reduced() returns that of the result.
   int64_t input(int rank, int64_t i) const;
   int64_t reduced(int64_t i) const;
 

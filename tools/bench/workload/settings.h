@@ -13,15 +13,15 @@ namespace tutti::bench {
 
 /// The calls of the library that a case measures.
 enum class Way : uint8_t {
-  blocking,        // Communicator::*_blocking on a view that exists already
-  vector,          // the same on a std::vector; each call makes its view
+  blocking,        // Communicator::*_blocking on an existing view
+  vector,          // Communicator::*_blocking on a std::vector; each call makes its view
   named,           // asynchronous calls by name, then Work::wait
-  declared,        // the same with handles of Communicator::declare
+  declared,        // asynchronous calls by handles of Communicator::declare
   grouped,         // one grouped_allreduce
   arena,           // GradientArena: ready() of each array, then wait()
   arena_blocking,  // Communicator::*_blocking on a GradientArena's memory
-  region,          // the same with input and output in memory of Communicator::allocate
-  replayed,        // with handles, once the plan is locked; fails without a plan
+  region,          // Communicator::*_blocking on memory of Communicator::allocate
+  replayed,        // declared, once the engine replays the step; fails if it never does
 };
 inline constexpr int kWayCount = 9;
 
@@ -47,11 +47,11 @@ struct Settings {
   DataType dtype = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::optional<Way> way;  // none: the case's first way
+  std::optional<Way> way;  // none: the first that the case has
   Placement placement = Placement::both;
 
   std::string set = "resnet50";
-  int64_t elements = 0;  // of each tensor of a set; 0: the set's own number
+  int64_t elements = 0;  // elements of each tensor of a set; 0: the set's own number
   double backward_ms = 50;
   int64_t steps = 1000;
   int64_t calls = 20'000;

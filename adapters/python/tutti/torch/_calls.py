@@ -12,8 +12,8 @@ from tutti import _native  # type: ignore[attr-defined]
 
 
 def owned(kind: str, number: int, what: str) -> str:
-    """Returns the name of an operation of a model or an optimizer. Two of them may have parameters
-    of the same name that are pending together, so each has a number, equal on all ranks."""
+    """Returns the name of an operation of a model or an optimizer. Two models may have parameters
+    of the same name that are pending together. So each model has a `number`, equal on all ranks."""
     return f"{kind} {number}/{what}"
 
 
@@ -33,8 +33,8 @@ def whole_numbers(values: Any, what: str) -> list[int]:
 
 def tell(comm: tutti.Communicator, names: Sequence[str]) -> None:
     """Submits a barrier under each name of a call that this rank has refused. A barrier matches no
-    other kind, so the ranks whose call was not refused get an error at once. The next call then has
-    the same number on all ranks."""
+    other kind, so the ranks whose call was not refused get an error immediately. The next call then
+    has the same number on all ranks."""
     for name in names:
         with contextlib.suppress(tutti.Error):  # an operation of this name may be pending
             # The callback retrieves the barrier's own error.

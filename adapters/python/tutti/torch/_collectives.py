@@ -46,7 +46,7 @@ def _call(method: Callable[..., Work]) -> Callable[..., Work]:
 
 class Collectives:
     """The calls of one group. c10d has no names, but all ranks make the calls of a group in one
-    order. So a call's number is its name, and ranks that make different calls under one number get
+    order. So a call's number is its name. If ranks make different calls under one number, they get
     an error."""
 
     _comm: tutti.Communicator
@@ -92,8 +92,9 @@ class Collectives:
         outputs: Any,
         finish: _Finish = None,
     ) -> Work:
-        """Starts an operation whose result goes into `target`, whose memory is `place`. On the CPU
-        the ranks write there. On a GPU the result is copied from the library's memory."""
+        """Starts an operation and puts its result into `target`. `place` is the memory of `target`.
+        On the CPU the ranks write there. On a GPU the result is copied from the library's
+        memory."""
         if not target.is_cuda:
             return self._work(start(place), outputs, finish)
         work = start(None)
@@ -359,7 +360,8 @@ class Collectives:
         back: _Finish,
         outputs: Optional[Sequence[Tensor]] = None,
     ) -> Work:
-        """Splits count elements. Data that are sent as raw bytes have more elements."""
+        """Exchanges elements of `source`. c10d's splits count its elements; data that are sent as
+        raw bytes have more elements than that."""
         size = unit_of(source)
         sent = [n * size for n in splits]
         works: list[tutti.Work] = []
@@ -390,7 +392,7 @@ class Collectives:
     def barrier(self, name: str, opts: Any = None) -> Work:
         return self._work(self._comm.barrier(name), [])
 
-    # These are the names in torch 2.14.
+    # torch 2.14 has these names for some of the methods above.
     all_gather_single = _allgather_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single = _reduce_scatter_base

@@ -138,8 +138,8 @@ class _Reducer:
         finish = functools.partial(_at_the_end_of_backward, weakref.WeakMethod(self._finish))
         move = weakref.WeakMethod(self._move)
         for index, (_, parameter) in enumerate(self._named):
-            # This is the node that adds to .grad. A hook of Tensor.register_hook would run before
-            # that.
+            # The hook is on the node that adds to .grad. A hook of Tensor.register_hook would run
+            # before the addition.
             with torch.enable_grad():
                 view: Any = parameter.expand_as(parameter)
                 node = view.grad_fn.next_functions[0][0]
@@ -153,7 +153,9 @@ class _Reducer:
             handle.remove()
 
     def begin(self) -> None:
-        """Called before a forward pass."""
+        """Called before a forward pass. Raises RuntimeError if the last backward pass was
+        interrupted, or if a parameter has another dtype or device than when wrapped, or newly
+        requires a gradient."""
         rank = self._group.rank()
         if self.hooks.has_begun or self._is_broken:
             raise RuntimeError(
@@ -191,8 +193,8 @@ class _Reducer:
         }
 
     def _is_as_wrapped(self) -> bool:
-        """Returns whether the module still has the same parameters. It compares without names,
-        which take ten times as long to collect."""
+        """Returns whether the module still has the same parameters. The comparison ignores names,
+        because collecting them takes ten times as long."""
         for module, children in self._places:
             if module._modules and [*module._modules.values()] != children:
                 return False
@@ -265,7 +267,8 @@ class _Reducer:
         if gradient.data_ptr() != view.data_ptr():
             with torch.no_grad():
                 view.copy_(gradient)
-        # Autograd may have left another view of the same memory.
+        # Autograd may have left another view of the same memory, so this sets the arena's view
+        # again.
         parameter.grad = view
 
     def _finish(self) -> None:
@@ -303,7 +306,7 @@ def _at_the_end_of_backward(finish: "weakref.WeakMethod[Callable[[], None]]") ->
 
 
 def _call(method: Any, *arguments: Any) -> None:
-    """Calls a weak method, unless its object no longer exists."""
+    """Calls the method behind a weak reference, unless its object no longer exists."""
     bound = method()
     if bound is not None:
         bound(*arguments)

@@ -21,8 +21,8 @@ from ._store import TorchStore, connect
 from ._version import torch_version
 from ._work import wait_for_helpers
 
-# A Python class can be a Backend from torch 2.14 on. Before that it takes the place of the whole
-# group.
+# A Python class can be a Backend from torch 2.14 on. In earlier versions this class is the whole
+# ProcessGroup.
 _Base: Any = c10d.Backend if torch_version() >= (2, 14) else c10d.ProcessGroup
 
 _live: "weakref.WeakSet[Group]" = weakref.WeakSet()
@@ -120,9 +120,9 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     getBackendName = name
     _get_backend_name = name
 
-    # torch asks a ProcessGroup's C++ backends for the following, and this group has none: torch's
-    # own name for the group (2.4), and the devices of its tensors (async_save of torch's
-    # checkpoints).
+    # torch asks a ProcessGroup's C++ backends for the following values, and this group has no such
+    # backends. torch wants its own name for the group (2.4), and the devices of its tensors
+    # (async_save of torch's checkpoints).
     if issubclass(_Base, c10d.ProcessGroup):
         _torchs_name = ""
 
@@ -182,7 +182,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             raise tutti.TimedOutError(f"rank 0: {text}")
         self._store.set(f"{key}/verdict", b"all")
 
-    # Receives and sends of a batch begin when they are called and end on their own.
+    # The receives and sends of a batch begin when they are called. They need no common end.
     def start_coalescing(self, *_: Any) -> None:
         pass
 

@@ -41,10 +41,11 @@ class HookState:
         return owned("model", self._number, what)
 
     def bucket(self, index: int, buffer: Tensor, parameters: Callable[[], list[Tensor]]) -> "_Bucket":
-        """Returns what the hook keeps of a bucket. It is the same from step to step until torch
-        makes other buckets."""
+        """Returns the hook's object for a bucket. The object stays the same from step to step until
+        torch makes other buckets."""
         known = self._buckets.get(index)
-        if known is None or known.buffer is not buffer or buffer.is_cuda:  # its stream may change
+        # A GPU's stream may change.
+        if known is None or known.buffer is not buffer or buffer.is_cuda:
             if known is not None:  # buckets that no longer exist are forgotten
                 self._buckets.clear()
             known = self._buckets[index] = _Bucket(self, buffer, parameters())
@@ -70,7 +71,7 @@ def ddp_hook(
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[Tensor]:
     """Averages a bucket's gradients under the names of its first and last parameter. So ranks may
-    reach their buckets in any order, repeated steps are replayed without negotiation, and an error
+    reach their buckets in any order, and repeated steps are replayed without negotiation. An error
     or a report of a late rank names the parameters. The last bucket of a pass is waited for here,
     because torch would only wait too, with more threads in between."""
     buffer: Tensor = bucket.buffer()

@@ -37,7 +37,7 @@ _OPS: dict[str, Any] = {
 }
 
 
-# Operators of c10d that were used before. Asking them for their names is slow.
+# Operators of c10d that were used before, because reading an operator's name is slow.
 _met: dict[Any, tuple[Any, float]] = {}
 
 
@@ -119,7 +119,7 @@ def word_of(dtype: torch.dtype) -> Any:
 
 
 def raw_memory(tensor: Tensor) -> tutti.Memory:
-    """The same for operations that only move data. Dtypes that Tutti does not have (complex,
+    """Like memory(), for operations that only move data. Dtypes that Tutti does not have (complex,
     float8) are sent as bytes."""
     return _memory(tensor, _DTYPES.get(tensor.dtype, "raw"), (tensor.numel() * unit_of(tensor),))
 
@@ -131,16 +131,16 @@ def _has_word(dtype: torch.dtype) -> bool:
 
 
 def memory_of_rows(tensor: Tensor) -> tutti.Memory:
-    """The same with the tensor's shape, for operations whose ranks may have different numbers of
-    rows."""
+    """Like raw_memory(), with the tensor's shape, for operations whose ranks may have different
+    numbers of rows."""
     if _has_word(tensor.dtype):
         return _memory(tensor, word_of(tensor.dtype), tuple(tensor.shape))
     return _memory(tensor, "raw", (*tensor.shape, tensor.element_size()))
 
 
 def rows_from(result: tutti.Tensor, like: Tensor) -> Tensor:
-    """Returns a tensor over the result of such an operation in the library's memory, with rows of
-    the shape of those of `like`."""
+    """Returns a tensor over the result, in the library's memory, of an operation on
+    memory_of_rows(). Its rows have the shape of those of `like`."""
     shape = (result.shape[0], *like.shape[1:])
     if 0 in shape:
         return like.new_empty(shape)
@@ -184,7 +184,7 @@ def in_place(call: str, tensor: Tensor) -> tuple[Tensor, Optional[Callable[[], N
     """Returns a contiguous tensor to use instead of the caller's, and a function that copies its
     result back. Elements are sent in row-major order, whatever the strides on each rank are."""
     if tensor.layout != torch.strided or not tensor.is_cpu or not tensor.is_contiguous():
-        check(call, tensor)  # hardly any tensor gets here
+        check(call, tensor)  # checks only here, because most tensors are fine
     tensor = tensor.detach()  # keeps the memory, even if the caller's tensor gets another
     if tensor.is_contiguous():
         return tensor, None

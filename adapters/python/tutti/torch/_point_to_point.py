@@ -13,14 +13,14 @@ from ._memory import as_input, in_place, raw_memory, single
 from ._work import Work
 
 _FROM_ANY = -1
-_MOST_LINES = 64  # if there are more, the lines that are over are removed
+_MOST_LINES = 64  # if there are more, finished lines are removed
 _Finish = Optional[Callable[[], None]]
 
 
 class PointToPoint:
     """Sends and receives of one group, apart from its collectives. All messages to a rank with one
-    tag have the same name, whoever sends them, so that a receive from any rank can ask for it.
-    _Line keeps them in order."""
+    tag have the same name, whoever sends them, so a receive from any rank can use this name. _Line
+    keeps them in order."""
 
     _comm: tutti.Communicator
     _group: str
@@ -29,8 +29,8 @@ class PointToPoint:
     _seconds: float
 
     def _begin_messages(self) -> None:
-        self._sends: dict[tuple[int, int], _Line] = {}  # by target and tag
-        self._receives: dict[int, _Line] = {}  # by tag
+        self._sends: dict[tuple[int, int], _Line] = {}  # keyed by target rank and tag
+        self._receives: dict[int, _Line] = {}  # keyed by tag
         self._most_lines = _MOST_LINES
         self._messages = threading.RLock()  # guards both, and the contents of all lines
 
@@ -90,7 +90,7 @@ class _Message:
         self.peer = peer
         self.name = name
         self.begin = begin
-        self.work: Optional[tutti.Work] = None  # once it has begun
+        self.work: Optional[tutti.Work] = None  # the operation, once it has begun
         self.posted: Optional[_Posted] = None  # the caller's Work, until the message begins
         self.is_watched = False
 
@@ -109,7 +109,7 @@ class _Line:
         self._has_changed = False
 
     def add(self, message: _Message, tensor: Tensor, seconds: float, back: _Finish) -> Work:
-        """The caller holds the lock."""
+        """Adds a message at the end of the line. The caller holds the lock."""
         self._drop_what_is_over()
         if self._may_begin(message, self._messages):
             message.work = message.begin()
@@ -125,8 +125,8 @@ class _Line:
         return not self._messages
 
     def drop(self, message: _Message) -> None:
-        """Forgets a message that is over, so that its tensor is released. The thread that saw its
-        end begins the next message at once and does not wait for the library's thread."""
+        """Forgets a message that has ended, so that its tensor is released. The thread that saw the
+        end begins the next message immediately and does not wait for the library's thread."""
         with self._lock:
             if message in self._messages:
                 self._messages.remove(message)

@@ -13,8 +13,8 @@ import tutti
 
 _SECRET_VARIABLES = ("TUTTI_SECRET", "TUTTI_SECRET_FD")
 _LOCK_SECONDS = 10.0
-_DELETED = b"0"  # an add may follow it
-_LONGEST_TIMEOUT = 1e7  # in seconds, of the settings
+_DELETED = b"0"  # digits, because an add may follow
+_LONGEST_TIMEOUT = 1e7  # longest timeout of a setting, in seconds
 
 
 class TorchStore(tutti.Store):

@@ -71,7 +71,7 @@ class _Deadlines:
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._ends: dict[Work, float] = {}  # of Futures that are not over
+        self._ends: dict[Work, float] = {}  # deadlines of the Futures under way
         self._is_watched = False
 
     def add(self, work: Work, seconds: float) -> None:
@@ -116,14 +116,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Work(c10d.Work):
-    """One call of c10d: its operations of Tutti, and the work that is left when they are over,
-    which is to copy into those of the caller's tensors that are not one block of memory. Any thread
-    may call any method. `finish` runs once, under the lock.
+    """One call of c10d: its operations of Tutti, and `finish`, which runs after them. `finish`
+    copies the results into those of the caller's tensors that are not one block of memory. It runs
+    once, under the lock. Any thread may call any method.
 
     Before torch 2.7, C++ keeps only its own half of a Python Work. Python would collect the other
     half while C++ waits for it, so a table keeps it until it was waited for."""
 
-    _has_begun = True  # false: it gets its operations later
+    _has_begun = True  # False: operations are added later
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Work(c10d.Work):
         outputs: Any,
         seconds: float,
         finish: Optional[Callable[[], None]] = None,
-        source: Optional[int] = -1,  # None: the operation knows it
+        source: Optional[int] = -1,  # None: the operation returns it
         is_short: bool = False,
     ) -> None:
         super().__init__()
@@ -214,7 +214,8 @@ class Work(c10d.Work):
             self._end_future(self._error)
         else:
             _deadlines.add(self, self._seconds)
-        # The last one ends the Future. A thread that waits for a Future drives no operation.
+        # The callback of the last operation ends the Future. A thread that waits for a Future
+        # drives no operation.
         for work in works:
             work.add_done_callback(self._one_is_done)
         _let_go(self)
@@ -340,8 +341,8 @@ wait_for_helpers = _helpers.finish
 
 _must_be_kept = torch_version() < (2, 7)
 _keeping = threading.RLock()
-_kept: dict[int, Work] = {}  # oldest first; under _keeping
-_MOST_KEPT = 20_000  # Works that are never waited for
+_kept: dict[int, Work] = {}  # oldest first; guarded by _keeping
+_MOST_KEPT = 20_000  # limit for Works that are never waited for
 
 
 def _keep(work: Work) -> None:

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 
 class State:
-    """State that must be the same on all ranks, and how it is kept. A program may derive its own
-    class."""
+    """State that must be the same on all ranks, and the calls that save, restore and synchronize
+    it. A program may derive its own class."""
 
     def __init__(self, **_: Any) -> None:
         self._reset_callbacks: list[Callable[[], Any]] = []
@@ -154,7 +154,7 @@ class ElasticSampler(Sampler):  # type: ignore[type-arg]
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Records that this rank has trained on its batch of this number."""
+        """Records that this rank has trained on the batch with this index."""
         self.record_indices(self.get_indices(batch_idx, batch_size))
 
     def record_indices(self, indices: Iterable[int]) -> None:

@@ -23,7 +23,7 @@ def _of_gradient(name: Optional[str]) -> Optional[str]:
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: Any, how: Any, *tensors: Any) -> Any:
-        # The asynchronous call checks its arguments after the operation has its number.
+        # Only the asynchronous call checks the arguments, after the operation has its number.
         average, *rest = how
         ctx.name, ctx.how = name, how
         if len(tensors) == 1:
@@ -201,7 +201,8 @@ def alltoall(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Returns the received rows, and, if splits are given, also their numbers by rank."""
+    """Returns the received rows. If `splits` is given, it also returns the number of rows from each
+    rank."""
     output, received = _Alltoall.apply(name, splits, process_set, tensor)
     return output if splits is None else (output, received)
 

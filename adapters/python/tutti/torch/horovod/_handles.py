@@ -12,7 +12,7 @@ from ._world import HorovodInternalError
 
 
 class Pending:
-    """Works, and the function that makes the caller's result when they are over."""
+    """The Works of a call, and the function that makes the caller's result when they have ended."""
 
     def __init__(self, works: Sequence[tutti.Work], finish: Callable[[], Any]) -> None:
         self.works = works
@@ -53,15 +53,15 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: Optional[int]) -> Any:
-    """Waits for the operation and returns its result. A handle can be used once; returns None for
-    an unknown one. Raises HorovodInternalError if the operation failed."""
+    """Waits for the operation and returns its result. A handle can be used once. Returns None for
+    an unknown handle. Raises HorovodInternalError if the operation failed."""
     with _lock:
         pending = _pending.pop(handle, None)  # type: ignore[arg-type]
     if pending is None:
         return None
 
-    # All operations must be over before the first error is raised, because then the memory of each
-    # is free.
+    # Waits for all operations before it raises the first error, because the caller may then free
+    # the memory of each.
     error: Optional[tutti.Error] = None
     for work in pending.works:
         try:

@@ -40,8 +40,8 @@ def _call(
     kind: str, name: Optional[str], process_set: ProcessSet, parts: Sequence[Any] = ("",)
 ) -> Iterator[tuple[tutti.Communicator, str]]:
     """A context for a call by a member of the set. The call's name or number is taken before the
-    arguments are checked. If it is refused, the other ranks get an error. `parts` are the endings
-    of the names of its operations."""
+    arguments are checked. If the call is refused, the other ranks get an error. `parts` are the
+    endings of the names of the call's operations."""
     comm, known = members(process_set)
     full = known.name(kind, name)
     with told(comm, [f"{full}{part}" for part in parts]):
@@ -159,7 +159,7 @@ def allreduce_async_(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
-    """Reduces in place."""
+    """Like allreduce_async(), in place."""
     with _call("allreduce", name, process_set) as (comm, full):
         op = operator_of(op, average)
         given = contiguous("allreduce", tensor)
@@ -212,7 +212,7 @@ def grouped_allreduce_async_(
     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:  # fmt: skip
-    """Reduces in place."""
+    """Like grouped_allreduce_async(), in place."""
     tensors = list(tensors)
     if not tensors:
         return handle_of([], list)
@@ -400,8 +400,8 @@ def grouped_reducescatter_async(
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data. It takes part with zeros until all ranks have joined.
-    Returns the last rank to join. `device` has no effect."""
+    """Announces that this rank has no more data. The rank takes part with zeros until all ranks
+    have joined. Returns the last rank to join. `device` has no effect."""
     work = guarded(_world.communicator().join)
     return int(synchronize(handle_of([work], work.result)))
 

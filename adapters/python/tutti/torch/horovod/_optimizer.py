@@ -43,7 +43,7 @@ class _Settings:
     """The arguments of DistributedOptimizer."""
 
     names: dict[Any, str]
-    number: int  # of this optimizer
+    number: int  # number of this optimizer, equal on all ranks
     compression: Any
     op: int
     predivide: float
@@ -100,10 +100,11 @@ class _Distributed(_Wrapped):
         self.backward_passes_per_step = passes
         self._groups = groups
         self._trained: list[Any] = []
-        self._begun: dict[Any, _Begun] = {}  # by parameter, or by group
+        self._begun: dict[Any, _Begun] = {}  # keys are parameters or groups
         self._ready: set[Any] = set()
         self._sparse: dict[Any, int] = {}  # the number of sparse dimensions of each
-        self._made: list[Any] = []  # frozen ones, to which synchronize() gave zeros to send
+        self._made: list[Any] = []  # frozen parameters whose gradient synchronize() made, as zeros
+                                    # to send
         self._is_synchronized = False
         self._synchronizes = True
         self._watched: dict[Any, _Watched] = {}
@@ -188,7 +189,8 @@ class _Distributed(_Wrapped):
         return gradient, None
 
     def _nothing(self, parameter: Any) -> Tensor:
-        """Returns the gradient of a parameter that was not used. It is sparse if its last was."""
+        """Returns zeros as the gradient of a parameter that was not used. They are sparse if its
+        last gradient was."""
         dimensions = self._sparse.get(parameter)
         zeros = torch.zeros_like(parameter)
         return zeros if dimensions is None else _to_sparse(zeros, dimensions)
@@ -238,7 +240,8 @@ class _Distributed(_Wrapped):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """A context in which step() does not call synchronize(), because the program has."""
+        """A context in which step() does not call synchronize(), because the program has called
+        it."""
         self._synchronizes = False
         try:
             yield
@@ -280,7 +283,7 @@ class _Distributed(_Wrapped):
 
     def _of_all_ranks(self, loss: Any) -> Any:
         """Returns the loss of all ranks. A rank whose closure returns no number takes part too, so
-        that no rank waits for it."""
+        that the other ranks do not wait for it forever."""
         how = self._exchange
         is_tensor = isinstance(loss, Tensor) and loss.numel() == 1
         is_number = is_tensor or isinstance(loss, (int, float))

@@ -15,7 +15,8 @@ from ._world import size
 
 class SyncBatchNorm(_BatchNorm):
     """Normalizes by the means and variances of all ranks' inputs [n, channels, ...], also on the
-    CPU. In eval mode, or with one rank, it is torch's. All ranks call it in one order."""
+    CPU. In eval mode, or with one rank, it is torch's batch norm. All ranks call it in one
+    order."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:

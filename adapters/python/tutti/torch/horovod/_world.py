@@ -151,7 +151,7 @@ def init(
             _add(one, may_be_known=True)
 
 
-_keep_until_shutdown: list[tutti.Communicator] = []  # the world is a part of them
+_keep_until_shutdown: list[tutti.Communicator] = []  # the world consists of some of their ranks
 
 
 def enter(comm: tutti.Communicator) -> None:
@@ -277,8 +277,8 @@ def members(process_set: ProcessSet) -> tuple[tutti.Communicator, _Known]:
 
 
 def next_optimizer(process_set: ProcessSet) -> int:
-    """Returns the number of the next optimizer. The ranks of a set wrap their optimizers in one
-    order."""
+    """Returns the number of the next optimizer. It is equal on all ranks of a set, because they
+    wrap their optimizers in one order."""
     return next(_known(process_set).optimizers)
 
 
