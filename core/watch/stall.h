@@ -10,7 +10,7 @@
 
 namespace tutti {
 
-/// What is known about a rank when a report is made.
+/// The state of a rank at the time of a report.
 struct RankKnowledge {
   std::optional<RankStatus> status;  // status in its last pong; nothing: no pong arrived
   double heard_seconds = 0;          // seconds since its last message; infinity: none arrived
