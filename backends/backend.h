@@ -31,7 +31,8 @@ struct Place {
   int world_rank = 0;           // its rank in the job; differs in a split or shrunk communicator
   std::vector<int> cores = {};  // cores on which its process may run
   std::string machine = {};     // machine of these cores; several hosts may share it
-  // its rank among the job's ranks of the same host; -1: to be counted in this communicator
+  // its index among the job's ranks of the same host. -1: unknown; it is then its index among this
+  // communicator's ranks of the host
   int local_rank = -1;
   int incarnation = 0;  // how often this world rank was launched before
   /// The device that its process used before it made the communicator (DeviceRuntime::identity).

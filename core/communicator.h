@@ -274,10 +274,11 @@ class Communicator {
   void alltoall_blocking(std::string_view name, const ConstTensorView& input,
                          const TensorView& output);
   void barrier_blocking();  // returns when all ranks have arrived
-  /// Sends to one rank and returns when `tensor` may be written again. The call may block until
-  /// rank `to` has called recv_blocking(). The n-th send from one rank to another matches the n-th
-  /// receive there. Both must give the same name, dtype and number of elements. Otherwise both
-  /// throw Error(mismatch) and nothing is written. Without shared memory they are matched by name.
+  /// Sends to one rank and returns when `tensor` may be written again. The call may block
+  /// until rank `to` has called recv_blocking(). Between ranks that share memory, the n-th
+  /// send of one rank to another matches the n-th receive there. Both must give the same
+  /// name, dtype and number of elements. Otherwise both throw Error(mismatch) and nothing is
+  /// written. Between other ranks, a send matches the receive of the same name.
   void send_blocking(std::string_view name, const ConstTensorView& tensor, int to);
   void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see above
   /// Sends and receives at the same time, like MPI_Sendrecv, so that ranks in a ring do not wait

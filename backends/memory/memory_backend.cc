@@ -37,8 +37,9 @@ class Meeting {
  public:
   Meeting(Store& store, int low, int high) : store_(store), low_(low), high_(high) {}
 
-  // Returns true for exactly one call per pair. The rank that made this call owns the published
-  // holder. The rank that takes the link calls it, and so does a rank that gives up.
+  // Two ranks may call this for their pair: the one that takes the published link, and one
+  // that gives up waiting. It returns true only to the first of them, which then owns the
+  // published Holder.
   bool claim() { return store_.add(key("claim"), 1) == 1; }
   void publish(Holder* holder) {
     synchronize();

@@ -173,8 +173,8 @@ class Rendezvous {
     store_.set(address_key(context_.rank), name + " " + token_);
   }
 
-  /// Calls a peer. Returns true if the peer need only answer now, and false if this rank must call
-  /// again.
+  /// Calls a peer. Returns true if the call was sent and only the peer's answer is missing.
+  /// Returns false if this rank must call again.
   bool call(int peer) {
     const auto address = store_.try_get(address_key(peer));
     if (!address) return false;

@@ -81,8 +81,9 @@ class StoreConnection : public std::enable_shared_from_this<StoreConnection> {
                       });
   }
 
-  // Calls the function. Drops the client if it has left or the function throws, because then it has
-  // sent something that is not a request. Other clients are not affected.
+  // Calls the function. Drops the client if it has left. Also drops it if the function throws,
+  // because the client then sent something that is not a request. Other clients are not
+  // affected.
   template <typename Function>
   void guard(const ErrorStatus& status, Function function) {
     bool drop = static_cast<bool>(status);

@@ -170,7 +170,7 @@ void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
   release_complete();
 }
 
-// Answers each receive from any rank for which no rank can send any more, with an error.
+// Fails each receive from any rank to which no remaining rank can still send.
 void Negotiator::release_from_any() {
   std::erase_if(from_any_, [&](const FromAny& asked) {
     std::vector<int> joined;

@@ -27,8 +27,8 @@ struct Membership {
   Deadline deadline = Deadline::never();
   Clock::time_point begin = Clock::now();  // time when this rank began to wait for the other ranks
   // The next three fields are set if the ranks are members of another communicator, their parent.
-  // `members` and `local_ranks` have one entry per member, in rank order: the rank as which it was
-  // launched, and its index among the job's ranks on its host. `inheritance` is what the parent's
+  // `members` has the launched rank of each member, in rank order. `local_ranks` has the index of
+  // each member among the job's ranks on its host. `inheritance` is the object that the parent's
   // backend passes on to the new backend.
   std::vector<LaunchedRank> members;
   std::vector<int> local_ranks;

@@ -64,8 +64,8 @@ struct Entry {
   // time.
   uint64_t order = 0;
 
-  // True while the operation is pending. Used by the engine's table (entry_table.h). Submissions
-  // set it under the lock of the hand-over.
+  // True while the operation is pending. The engine's table uses it (entry_table.h). Threads that
+  // submit set it under the lock of the queue from them to the engine (hand_over.h).
   bool pending = false;
   bool reuses_work = false;             // the Work is kept for the next use of the name
   bool shared = false;                  // the memory is in a Region that the peers can access

@@ -81,7 +81,8 @@ class BatchNorm final : public Norm {
     }
     Tensor input_gradient;
     if (wanted.input) {
-      // In evaluation mean and variance do not depend on the input.
+      // In evaluation the mean and the variance are constants, so the gradient has no
+      // terms for them.
       Tensor joined = pass.training ? moments : Tensor();
       if (pass.training && comm_) {
         joined = copy_of(pass, moments);

@@ -213,7 +213,8 @@ TUTTI_DEVICE void reduce_part_of(const ReduceTable& table, const ReducePart& par
   reduce_share<false, T>(table, part, thread, threads);
 }
 
-/// Reduces one thread's share of a part with elements of the table's dtype. Bools are bytes.
+/// Reduces one thread's share of a part. The elements have the table's dtype. Bools are reduced
+/// as bytes.
 TUTTI_DEVICE void reduce_part(const ReduceTable& table, const ReducePart& part, int thread,
                               int threads) {
   switch (table.dtype) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The work of one block in an optimizer's step over all parameters and in the norm of their
-// gradients. These are functions of tile, thread and phase that compile for the host too. All
-// threads of a block wait for each other between two phases.
+// These functions are the work of one block in an optimizer's step over all parameters, and in
+// the norm of the gradients. They take the tile, the thread and the phase, and compile for the
+// host too. All threads of a block wait for each other between two phases.
 
 #include <cmath>
 #include <vector>
