@@ -132,6 +132,15 @@ class Judge {
                           call.rank, *why));
   }
 
+  // A rank that was stopped may read the report of a rank that gave it up. The words of the report
+  // then name this rank, and the error names the rank that reported (see ToldError).
+  bool is_accused(const Call& call) const {
+    const auto& own = process_of(call);
+    const bool was_stopped = !own.stops.empty() && own.stops.front().first <= call.ended;
+    return was_stopped &&
+           call.text.find(fmt::format("rank {} is lost", own.who.rank)) != std::string::npos;
+  }
+
   std::optional<std::string> why_not(const Call& call) const {
     const auto& own = process_of(call);
     bool has_ended = false, was_stopped = false, failed_to_connect = false, is_any = false;
@@ -172,7 +181,9 @@ class Judge {
       case ErrorCode::peer_lost:
         return has_ended ? std::nullopt : std::optional<std::string>("that rank lives");
       case ErrorCode::peer_silent:
-        return was_stopped ? std::nullopt : std::optional<std::string>("that rank never stopped");
+        return was_stopped || is_accused(call)
+                   ? std::nullopt
+                   : std::optional<std::string>("that rank never stopped");
       case ErrorCode::io:
         return failed_to_connect ? std::nullopt
                                  : std::optional<std::string>("that rank lacked nothing");

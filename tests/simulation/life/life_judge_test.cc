@@ -129,6 +129,19 @@ TEST_F(LifeJudge, AnErrorWithoutARankIsOfTheParent) {
   EXPECT_EQ(found(), Promises{4});
 }
 
+// Rank 2 gave up rank 1, which was stopped, and reported that. Rank 1's error names rank 2.
+TEST_F(LifeJudge, AStoppedRankReadsThatItWasGivenUp) {
+  record.processes[1].stops = {{0.11, 0.35}};
+  for (int rank = 0; rank < 3; ++rank)
+    add({.kind = Kind::split, .process = rank, .began = 0.3, .ended = 0.4, .limit = 20});
+  fail_all(Kind::split, ErrorCode::peer_silent, 1, "split: rank 1 is lost", 0.4);
+  auto& own = record.calls[record.calls.size() - 2];
+  own.rank = 2;
+  EXPECT_EQ(found(), Promises{});
+  own.text = "split: rank 2 is lost";
+  EXPECT_EQ(found(), Promises{4});
+}
+
 TEST_F(LifeJudge, AStoreThatIsThereDoesNotAnswer) {
   record.calls[1].well = false;
   record.calls[1].code = ErrorCode::unavailable;
