@@ -30,7 +30,7 @@ bool has_input(int descriptor);
 
 /// Limits the connections that wait at a door until they have proved themselves. A door is the
 /// store's port, a rank's TCP port or a rank's Unix socket. At most kMostStrangers wait at a time.
-/// So connections that never prove themselves cannot keep a job from starting.
+/// This limit keeps connections that never prove themselves from blocking the start of a job.
 ///
 /// A connection that arrives at a full door takes the slot of another one: the oldest that has sent
 /// nothing, or else the oldest of all. Every connection keeps its slot for at least kLeastStay.

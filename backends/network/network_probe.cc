@@ -19,7 +19,7 @@
 
 // One rank asks and another answers, in exchanges that the asker counts. In an exchange the asker
 // sends a command, which is a number of bytes, and then that many bytes. The answer is one number.
-// So only the asker decides how many exchanges there are.
+// The asker alone decides how many exchanges there are.
 
 namespace tutti {
 

@@ -123,8 +123,8 @@ bool Node::take(Batch& batch, Clock::time_point now) {
 // A tensor may be computed on a stream that first waits for the Work of another tensor. Then the
 // two tensors must not be in one bucket, and the later tensor must not be in an earlier bucket.
 // Otherwise the bucket would wait for itself on the device, where no timeout of this class applies.
-// So the scheduler gets the later tensor only when that Work is done. Its contents cannot be
-// complete before.
+// The scheduler therefore gets the later tensor only when that Work is done. The contents of the
+// later tensor cannot be complete before.
 bool Node::take_deferred(Clock::time_point now) {
   if (phase_ == Phase::inquiring) return false;
   bool others_wait = false;

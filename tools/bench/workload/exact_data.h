@@ -12,7 +12,7 @@ namespace tutti::bench {
 
 /// Small whole numbers that differ between ranks. Their reduction over all ranks is exact in every
 /// dtype and in any order, so results can be compared bit by bit. They repeat with a prime period.
-/// So a comparison fails if an algorithm shifts data by a chunk or a cache line.
+/// A comparison therefore fails if an algorithm shifts data by a chunk or a cache line.
 class ExactData {
  public:
   static constexpr int64_t kPeriod = 8191;
