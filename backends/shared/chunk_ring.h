@@ -49,7 +49,7 @@ struct ChunkCall {
 /// are one transfer.
 template <class Sync>
 struct alignas(128) ChunkLineOf {
-  // number of the chunk whose input is here, plus one
+  // number of the chunk whose input is here, plus one; smaller if the rank gave that chunk up
   typename Sync::template Atomic<uint64_t> in{0};
   // number of chunks that this rank no longer reads
   typename Sync::template Atomic<uint64_t> retired{0};
@@ -66,8 +66,6 @@ struct alignas(128) ProgressLineOf {
   // number of the last chunk whose result is ready, plus one
   typename Sync::template Atomic<uint64_t> out{0};
   typename Sync::template Atomic<uint64_t> retired{0};
-  // number of the first chunk that was given up, plus one
-  typename Sync::template Atomic<uint64_t> given_up{0};
 };
 using ProgressLine = ProgressLineOf<Threads>;
 
@@ -87,10 +85,10 @@ using ProgressLine = ProgressLineOf<Threads>;
 ///   the ring:  flowing --give_up(chunk)--> stopped at that chunk --begin_epoch--> flowing
 ///              flowing, stopped --abort--> aborted, for good
 ///
-/// A stopped ring fills, reduces and drains only the chunks before the one at which it stopped.
-/// Peers neither reduce nor drain a chunk that a rank gave up, because that rank's program may
-/// change the memory that they read. Every word has one writer. Numbers only grow, except that a
-/// rank may later give up an earlier chunk. One thread at a time uses the ring; any thread may call
+/// A stopped ring fills, reduces and drains only the chunks before the one at which it stopped. It
+/// takes back that it filled the others. So peers neither reduce nor drain them, because this
+/// rank's program may change the memory that they read. Every word has one writer. Numbers only
+/// grow, except those that are taken back. One thread at a time uses the ring; any thread may call
 /// abort().
 template <class Sync, size_t kSlotCount = 4>
 class alignas(64) ChunkRingOf {
@@ -146,7 +144,7 @@ class alignas(64) ChunkRingOf {
   /// Empties the ring, which goes on with chunk `first`. All ranks must have finished the earlier
   /// chunks.
   void begin_epoch(uint64_t first) {
-    first_ = retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = first;
+    retired_ = end_ = filled_ = reduced_ = drained_ = told_retired_ = first;
     for (auto& peer : peers_) peer.retired = first;
     stopped_at_ = kNever;
   }
@@ -155,7 +153,12 @@ class alignas(64) ChunkRingOf {
   void give_up(uint64_t chunk) {
     if (chunk >= stopped_at_) return;
     stopped_at_ = chunk;
-    own_progress_->given_up.store(chunk + 1, std::memory_order_release);
+    // Slots hold the latest chunks only. All ranks have retired the earlier ones.
+    const uint64_t oldest = filled_ - std::min<uint64_t>(filled_, kSlots);
+    for (uint64_t given = std::max(chunk, oldest); given < filled_; ++given) {
+      auto& in = own_line(given).in;
+      if (in.load(std::memory_order_relaxed) > given) in.store(given, std::memory_order_release);
+    }
     Sync::fence();
   }
   void abort() { aborted_.store(true); }
@@ -168,8 +171,7 @@ class alignas(64) ChunkRingOf {
   }
   bool can_fill() { return filled_ != end_ && filled_ < stopped_at_ && has_free_slot(); }
   bool can_reduce() const {
-    return reduced_ != filled_ && reduced_ < stopped_at_ && all_filled(reduced_) &&
-           !is_given_up(reduced_);
+    return reduced_ != filled_ && reduced_ < stopped_at_ && all_filled(reduced_);
   }
   bool can_drain() const {
     return drained_ != reduced_ && drained_ < stopped_at_ && all_reduced(drained_);
@@ -186,18 +188,9 @@ class alignas(64) ChunkRingOf {
     if (can_drain()) return Stage::drain;
     return fillable ? Stage::fill : Stage::none;
   }
-  /// Returns whether a rank has not filled this chunk yet.
+  /// Returns whether a rank has not filled this chunk yet, or gave it up.
   bool lacks(size_t rank, uint64_t chunk) const {
     return line(rank, chunk).in.load(std::memory_order_acquire) <= chunk;
-  }
-  /// Returns whether any rank gave up this chunk in this epoch. Callers check this again after they
-  /// read a peer's memory. By then the peer's program may have changed the bytes, and they must not
-  /// be used as its input.
-  bool is_given_up(uint64_t chunk) const {
-    for (const auto& peer : peers_)
-      if (peer.progress->given_up.load(std::memory_order_acquire) - 1 - first_ <= chunk - first_)
-        return true;
-    return false;
   }
 
   /// Returns whether all ranks published the same operation with this chunk. All ranks must have
@@ -294,7 +287,9 @@ class alignas(64) ChunkRingOf {
   bool all_reduced(uint64_t chunk) const {
     for (const auto& peer : peers_)
       if (peer.progress->out.load(std::memory_order_seq_cst) <= chunk) return false;
-    return !is_given_up(chunk);
+    // This rank has read the peers' memory. If one of them gave up the chunk before that, its
+    // program may have changed the bytes, and they must not be used as its input.
+    return all_filled(chunk);
   }
   // Declares to Sync, which checks the protocol in tests, that this rank reads the published lines
   // of all ranks. That is allowed after all ranks have filled the chunk and before this rank has
@@ -331,7 +326,6 @@ class alignas(64) ChunkRingOf {
   // --- the next cache line begins here ---
   uint64_t stopped_at_ = kNever;  // first chunk that was given up; kNever: none
   uint64_t told_retired_ = 0;
-  uint64_t first_ = 0;  // first chunk of this epoch
   uint64_t messages_ = 0;
   const SleepLines sleepers_;
   const size_t rank_;
