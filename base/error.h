@@ -14,7 +14,7 @@ enum class ErrorCode : int {
   timeout = 4,           // a deadline passed
   peer_lost = 5,         // a rank died
   peer_silent = 6,       // a rank does not answer (stopped or cut off)
-  peer_left = 7,         // a rank closed its Communicator while it was needed
+  peer_left = 7,         // a rank closed its Communicator while others needed it
   closed = 8,            // used after close, or after a fork
   authentication = 9,    // wrong job secret, or another user
   version = 10,          // peers or plugins have another version

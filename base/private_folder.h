@@ -16,12 +16,13 @@ namespace tutti {
 /// who may write to the parent folders can remove the folder, but cannot put another one in its
 /// place.
 ///
-/// Failures of the operating system are an Error(unavailable) that names the folder and the reason.
+/// If the operating system reports a failure, the functions throw Error(unavailable), which names
+/// the folder and the reason.
 class PrivateFolder {
  public:
   /// Creates the folder with mode 0700 if it is missing, and the folders above it. Throws
-  /// Error(authentication) that names folder, owner and mode if it is a link, belongs to another
-  /// user or is writable by other users.
+  /// Error(authentication) if the folder is a link, belongs to another user or is writable by other
+  /// users. The error names the folder, its owner and its mode.
   explicit PrivateFolder(const std::string& path);
 
   /// Returns a file's whole text, or nothing if the file does not exist. Throws

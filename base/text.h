@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-/// Returns for example "0-2 5 7-9" for {0,1,2,5,7,8,9}, and "none" for no rank. `ranks` ascend.
+/// Returns for example "0-2 5 7-9" for {0,1,2,5,7,8,9}, and "none" for no rank. `ranks` must
+/// ascend.
 std::string format_ranks(std::span<const int> ranks);
 
 /// Returns for example "rank 3" or "ranks 0-2 5".

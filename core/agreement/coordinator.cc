@@ -47,9 +47,9 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
       continue;
     }
     if (!request.join) check_request(request, rank, size_);
-    // A rank that has not received the plan yet still requests the plan's tensors. When it receives
-    // the plan, it moves these requests into the plan itself, so they are ignored here. A join is
-    // ignored too: the rank requests it again after it has left the plan.
+    // A rank that has not received the plan yet still requests the plan's tensors. Such requests
+    // are ignored here: when that rank receives the plan, it moves them into the plan itself. A
+    // join is ignored too: the rank requests it again after it has left the plan.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
         !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
       continue;

@@ -63,9 +63,9 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   /// tutti-run receive. Empty means no error.
   void close(std::string_view error = {}) noexcept;
 
-  /// Submits operations, all or none: claim their entries, fill them in, commit. It holds the lock
-  /// of the hand-over until it is destroyed. The destructor releases entries that were not
-  /// committed.
+  /// Submits operations, all or none. The caller claims their entries, fills them in and commits.
+  /// The object holds the lock of the hand-over until it is destroyed. The destructor releases
+  /// entries that were not committed.
   class Submission {
    public:
     /// Throws if the engine is closed, broken or forked. The error text contains `name`.
@@ -100,8 +100,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   /// layout_of().
   bool run_now(std::string_view name, const Collective& collective, uint64_t layout = 0);
   /// Runs a blocking send, a receive, or one of each at the same time. Both ranks must make their
-  /// calls in the same order. Each call has a Collective with the other rank as its root. If both
-  /// fail, the function throws the first one's error after both have ended.
+  /// calls in the same order. The root of each call's Collective is the other rank. If both calls
+  /// fail, the function throws the error of the first call after both have ended.
   struct PairCall {
     std::string_view name;
     Collective collective;
@@ -207,7 +207,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   [[gnu::cold]] void break_down() noexcept;
   void publish_statistics();
   bool pending() const { return watches_ > 0 || node_->pending(); }
-  /// Returns true if close() was called and no batch has told the node yet.
+  /// Returns true if close() was called and the node has not learned of it yet.
   bool must_tell_of_close() const { return turns_.is_ending() && !batch_.closes; }
   /// Spins, then sleeps until there may be progress or the deadline has passed.
   void rest(Deadline deadline, int& idle_rounds);
@@ -217,8 +217,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   static void spin(int round, int looks_between_yields);
   /// Adds the time of a waiting thread to the statistics.
   struct WaitAccount {
-    Clock::time_point last;  // time up to which everything is added
-    double* rested_for;      // counter for the rest since `last`; null: no rest
+    Clock::time_point last;  // the time before this point is already counted
+    double* rested_for;      // if the thread rested since `last`: the counter to use; else null
   };
   void charge(WaitAccount& account, bool moved, bool lacks_ranks);
   void count_wait(Clock::time_point begin);
@@ -237,15 +237,15 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   void background();
   void leave_to_background();
   /// Limits for a blocking call that waits for its peers before it runs the engine. If every rank
-  /// has its own core, the backend first polls kBlockingSpins times. Then this class polls for up
-  /// to kBlockingSpinning, with a yield every kBlockingLooks polls. If ranks share cores, it only
-  /// yields, at most kBlockingYields times and for at most kBlockingYielding.
+  /// has its own core, the backend first polls kBlockingSpins times. Then the engine polls for up
+  /// to kBlockingSpinning, with a yield every kBlockingLooks polls. If ranks share cores, the
+  /// engine only yields, at most kBlockingYields times and for at most kBlockingYielding.
   static constexpr int kBlockingSpins = 4096, kBlockingYields = 256, kBlockingLooks = 64;
   static constexpr Clock::duration kBlockingSpinning = std::chrono::microseconds(500);
   static constexpr Clock::duration kBlockingYielding = std::chrono::milliseconds(20);
   static constexpr int kYields = 32;
-  /// In-place tensors in shared memory with fewer bytes are reduced as if they were private,
-  /// because a copy costs less.
+  /// Smaller in-place tensors in shared memory are reduced as if they were in private memory,
+  /// because a copy then costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
 
   // --- the engine's end (engine_life.cc) ---
@@ -268,7 +268,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   std::unique_ptr<Node> node_;
   Node::Batch batch_;  // input of the node's next step
   std::vector<std::shared_ptr<WorkState>> finishing_;
-  Retired retiring_;          // memory that the program gave back while operations may use it
+  Retired retiring_;          // memory that the program gave back; operations may still use it
   bool some_wake_ = false;    // this step made progress that threads may wait for
   bool asks_deaths_ = false;  // the node waits for news of deaths
   Statistics counting_;
@@ -294,7 +294,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   DeviceWaits device_waits_;
   Ending ending_;
 
-  // Their threads wake the engine until they are destroyed, so these members are destroyed first.
+  // The threads of these members wake the engine until they end, so these members are destroyed
+  // first.
   const std::unique_ptr<DeathReader> deaths_;
   LauncherVoice voice_;
 };

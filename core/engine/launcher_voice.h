@@ -24,9 +24,9 @@ class LauncherVoice {
   /// also in another communicator, may be consequences. So this process makes no announcement from
   /// now on.
   static void fall_silent();
-  /// Starts the announcement. Returns false if it makes none: if there is no launcher, if another
-  /// communicator of this process has already announced, after fall_silent(), or if the system
-  /// cannot make a thread.
+  /// Starts the announcement. Returns false if no announcement will be made. The reasons are that
+  /// there is no launcher, that another communicator of this process has already made one, that
+  /// fall_silent() was called, or that the system cannot make a thread.
   bool tell();
   bool has_told() const;
 

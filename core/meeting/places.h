@@ -18,7 +18,7 @@ struct PlaceRecord {
   int64_t call = 0;
 };
 std::string encode_place(const PlaceRecord& record);
-/// Decodes a record. Throws Error(corrupt_data) that names `rank` if the text is not such a record.
+/// Decodes a record. Throws Error(corrupt_data) that names `rank` if the text is not a record.
 PlaceRecord decode_place(int rank, const std::string& text);
 
 /// Encodes as one text the library version and the settings that must be equal on all ranks.

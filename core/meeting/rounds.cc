@@ -57,8 +57,8 @@ class Rounds {
 RoundState Rounds::state_of(int64_t round) const {
   const auto store = this->store(round);
   try {
-    // It looks at the result without being a rank of the round, because this rank's number may have
-    // been different then.
+    // Looks at the result without a rank (-1), because this process may have had another rank in
+    // that round.
     if (!ToldFailure(*store, "attempt", -1, INT_MAX).look()) return RoundState::open;
     return store->try_get(kEmptyKey) ? RoundState::empty : RoundState::connected;
   } catch (const ToldError&) {
@@ -119,7 +119,8 @@ Holder take_place(const PlaceRecord& own, int rank, Store& store) {
              : Holder::another;
 }
 
-// Fails the round for ranks that still wait in it for the earlier process that this one replaces.
+// Fails the round. Other ranks may still wait in it for an earlier process, which this process
+// replaces.
 void end_round(const Options& options, Store& store) {
   try {
     ToldFailure(store, "attempt", options.rank, options.size)
@@ -149,8 +150,8 @@ bool is_new_here(const PlaceRecord& own, Store& store) {
 bool is_over(const Options& options, const PlaceRecord& own, const Rounds& rounds, int64_t round) {
   const auto store = rounds.store(round);
   try {
-    // It looks at the result without being a rank of the round, because this rank's number may have
-    // been different then.
+    // Looks at the result without a rank (-1), because this process may have had another rank in
+    // that round.
     return ToldFailure(*store, "attempt", -1, INT_MAX).look();
   } catch (const ToldError& failure) {
     const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
@@ -207,7 +208,8 @@ void leave_round(const Options& options, const Membership& membership) noexcept 
     store->set(kEmptyKey, "yes");
     rounds.forget(membership.round);
   } catch (const std::exception&) {
-    // Either the store is gone with its keys, or the keys stay as in a round in which a rank died.
+    // The store may be gone with its keys. Otherwise the keys stay, as after a round in which a
+    // rank died.
   }
 }
 

@@ -54,7 +54,8 @@ std::string splits_path(const CommunicatorState& parent) {
   return fmt::format("{}/e{}", parent.path, parent.epoch);
 }
 
-// Returns the error that ended the parent communicator, if any. Its rank counts in the parent.
+// Returns the error that ended the parent communicator, if any. The error's rank is a rank of the
+// parent.
 using ParentsEnd = std::function<std::optional<Error>()>;
 ParentsEnd end_of(const CommunicatorState& parent) {
   return [weak = std::weak_ptr(parent.engine)]() -> std::optional<Error> {
@@ -208,9 +209,9 @@ Error store_is_gone(const CommunicatorState& parent, const Error& error) {
       .with_rank(options.serve_store ? -1 : options.rank);
 }
 
-// Returns a source of errors that end the shrink, or null. If the parent has ended, its error is
-// the reason for the shrink and no new one. If it is still running, it may report that a member is
-// lost.
+// Returns a source of errors that end the shrink, or null. If the parent has already ended, its
+// error is the reason for the shrink and must not end it. If the parent is still running, it may
+// report that a member is lost.
 ParentsEnd end_during_shrink(const CommunicatorState& parent, const std::vector<int>& members) {
   if (parent.engine->broken()) return nullptr;
   return [end = in_numbers_of(members, end_of(parent))] {

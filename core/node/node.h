@@ -72,7 +72,7 @@ class Node {
   bool arm();
   /// Returns when the next step is due if nothing arrives.
   Clock::time_point wake_at() const;
-  /// Returns when the next step of a thread that waits for a Work is due. Such a thread must also
+  /// Returns when the next step of a thread that waits for a Work is due. That thread must also
   /// check regularly whether the plan (the recorded step) still fits.
   Clock::time_point wake_at_for_driver() const;
 
@@ -174,7 +174,7 @@ class Node {
   Closing closing_;
   std::unique_ptr<Coordinator> coordinator_;  // only on rank 0
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<Entry*> deferred_;  // held back until Works for which their streams wait are done
+  std::vector<Entry*> deferred_;  // wait for Works before them on their streams
   std::deque<std::vector<std::byte>> loopback_;
   std::vector<Entry*> taken_, joining_;  // contents of the batch, used in take()
   std::vector<std::byte> message_;       // buffer used in handle_messages()

@@ -17,8 +17,8 @@ namespace tutti {
 class Outside {
  public:
   virtual ~Outside() = default;
-  /// Called when these operations have ended, with or without an error. Counts them, frees their
-  /// entries for the next use, and then ends their Works.
+  /// Called when these operations have ended, with or without an error. Counts the operations,
+  /// frees the entries for the next use, and then ends the Works.
   virtual void finish(std::span<Entry* const> entries, const Error* error) = 0;
   /// Fails every submitted operation that has not ended.
   virtual void finish_all(const Error& error) = 0;

@@ -16,9 +16,9 @@
 
 namespace tutti {
 
-/// Watches pending operations. It decides which ranks to ping, what to report, and which errors end
-/// the communicator: a silent rank, calls that can never match, or an operation that takes too
-/// long. It checks only while something is pending.
+/// Watches pending operations. It decides which ranks to ping and what to report. It ends the
+/// communicator if a rank is silent, if calls can never match, or if an operation takes too long.
+/// It checks only while something is pending.
 class Overseer {
  public:
   Overseer(const Options& options, const Context& context, Outside& outside);

@@ -36,8 +36,8 @@ class Replay {
   /// Called when this rank has launched the next bucket with data.
   void launched();
 
-  /// Returns the number of consecutive steps, all in the same order, in which a later bucket was
-  /// complete before an earlier one.
+  /// Returns how many steps in succession had the same order of tensors and completed a later
+  /// bucket before an earlier one.
   int inverted_steps() const { return inverted_steps_; }
 
   /// Returns the names of the next bucket's tensors that are not submitted yet.

@@ -276,7 +276,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
       updates_ = false;  // the backend applies the update
     }
   } else if (!is_pair(collective_.kind)) {
-    // All ranks take part, in the order of rank 0's answers.
+    // All ranks launch these operations in the same order, so they may use a queue.
     launch.queue = queue;
     const bool is_packed = backend.packs_itself(collective_, launch);
     if (!is_packed) launch.queue = kNoQueue;
@@ -325,7 +325,7 @@ void Run::start_on_device(Launch& launch) {
     if (gate == nullptr || !is_last) continue;
     on_device_.gates.push_back(gate);
     on_device_.gated.push_back(entry.work.get());
-    entry.work->set_on_its_way(false);  // it may still be set from before a veto
+    entry.work->set_on_its_way(false);  // a vetoed use may have set it
   }
   // A reduction in place counts as packed and needs no copy, because only the owner of a part
   // writes it.

@@ -106,7 +106,8 @@ std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
 
 // Returns whether all elements that the next bucket needs have arrived from the device.
 bool Scheduler::next_arrived() {
-  // For other kinds an operation is submitted only when its whole tensor has arrived.
+  // For kinds other than allreduce, an operation is submitted only when its whole tensor has
+  // arrived.
   if (plan_.replay().next_bucket().key.kind != CollectiveKind::allreduce) return true;
   plan_.replay().entries_of_next(over_);
   return arrived(over_, plan_.replay().next_bucket().slices);

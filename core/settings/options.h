@@ -36,9 +36,10 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   int size = -1;       // TUTTI_SIZE
   int local_rank = 0;  // TUTTI_LOCAL_RANK
   int local_size = 1;  // TUTTI_LOCAL_SIZE
-  // These fields describe the process and not the rank that it takes. launched_as is the rank under
-  // which its launcher reports its death (-1: the same as `rank`). incarnation is the number of
-  // times that the launcher had started this rank before.
+  // These fields describe the process, whose rank in this communicator may be another one.
+  // launched_as is the rank that the launcher gave to the process and names when the process dies
+  // (-1: the same as `rank`). incarnation is the number of times that the launcher had started this
+  // rank before.
   int launched_as = -1;  // filled from the environment
   int incarnation = 0;   // TUTTI_INCARNATION: set by a launcher that restarts a rank
   // Source of rank and size: "tutti-run", "Open MPI", "none", "explicit" (the program). Empty means
@@ -57,8 +58,8 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   std::string network_interface = {};  // TUTTI_INTERFACE: name or address; empty: automatic
   // TUTTI_TCP_SOCKETS: connections between two ranks; several help if the network limits each one
   int tcp_sockets = 1;
-  // TUTTI_TCP_CONGESTION: kernel name of the congestion control between ranks ("bbr"). Empty: the
-  // host's default; but cubic over loopback, where it is faster.
+  // TUTTI_TCP_CONGESTION: kernel name of the congestion control between ranks ("bbr"). Empty: cubic
+  // over loopback, where it is faster; otherwise the host's default.
   std::string tcp_congestion = {};
   std::string host = {};  // TUTTI_HOST: ranks with the same text count as one host
 
@@ -71,8 +72,8 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   std::string nccl_config = {};  // TUTTI_NCCL_CONFIG: settings of NCCL's communicators, a=1,b=2
   std::string algorithms = {};   // TUTTI_ALGORITHMS: score string, see Chooser
   // TUTTI_PROBE: how ranks on several hosts get the performance figures of their network. "auto":
-  // they use saved figures, or measure and save them. "always": they measure and save. "off": they
-  // use a fixed table. A path: they do as for "auto", with this file instead of one in
+  // from a saved file, or by a measurement that is then saved. "always": by a measurement that is
+  // saved. "off": from a fixed table. A path: like "auto", with this file instead of one in
   // probe_folder.
   std::string probe = "auto";
   std::string probe_folder = {};  // from XDG_CACHE_HOME or HOME; empty: nothing is saved
@@ -81,7 +82,7 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
 
   int64_t fusion_bytes = 4 << 20;      // TUTTI_FUSION_BYTES: size of a bucket; 0: no fusion
   int64_t partition_bytes = 16 << 20;  // TUTTI_PARTITION_BYTES: larger tensors are cut into pieces
-  int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: names that have a number; 0: none
+  int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: number of names that may have an id
   bool replay = true;                  // TUTTI_REPLAY: repeated steps need no negotiation
   int replay_after = 3;                // TUTTI_REPLAY_AFTER: equal steps before they are replayed
   /// TUTTI_MIXED_DEVICES: the tensors of one name may be in host memory on one rank and on a GPU on
@@ -131,10 +132,10 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
 /// Returns `given` with its unset fields filled from the launcher and the TUTTI_ variables. If
 /// `launcher` is set, the options are already complete and come back unchanged. If the launcher
 /// gives no store, all ranks must call this function. Rank 0 then starts to serve a store until its
-/// process ends, and sends the address to the others within connect_timeout. In a store that the
-/// program made, the first rank leaves a random secret if there is none. This secret is as safe as
-/// that store. The function erases the secret from the environment and remembers it for later
-/// calls. No other thread may change the environment meanwhile.
+/// process ends, and sends the address to the other ranks within connect_timeout. If the ranks meet
+/// in a store that the program made and there is no secret, the first rank leaves a random one in
+/// it. This secret is as safe as that store. The function erases the secret from the environment
+/// and remembers it for later calls. No other thread may change the environment meanwhile.
 Options complete_options(Options given);
 
 /// Throws Error(invalid_argument) if complete settings contradict each other.

@@ -10,8 +10,8 @@ namespace tutti {
 
 /// Statistics that any thread may read. The thread that runs the engine (the holder of the token)
 /// counts. It publishes the counts before any thread sees that a Work is done. So a thread that has
-/// seen it finds the Work counted. A blocking call is too short to publish its counts. It only
-/// counts its end, and a reader then makes sure that the counts are brought up to date.
+/// seen the Work done finds it counted. A blocking call is too short to publish its counts. It only
+/// counts its end. A reader then makes sure that the counts are brought up to date.
 template <class Counters, class Sync = Threads>
 class TallyOf {
  public:
@@ -58,7 +58,7 @@ class TallyOf {
         publish();
         turns.give();
       }
-      // A thread that runs the engine does so before each of its steps.
+      // Another thread runs the engine. It brings the counts up to date before each of its steps.
       const std::lock_guard lock(mutex_);
       Sync::reads(&published_ends_);
       if (published_ends_ < ended && Sync::now() < patience) continue;

@@ -13,9 +13,9 @@ namespace tutti {
 
 /// Decides which thread runs the machine, which is an engine. Only the thread that holds the token
 /// runs it. A thread that waits for something runs the machine itself (it drives). A blocking call
-/// takes the token from such a thread. When no thread waits, the background thread runs the machine
-/// in serve(). The holder of the token sleeps in one place, inside the machine, where the bell
-/// wakes it.
+/// takes the token from a driving thread. When no thread waits, the background thread runs the
+/// machine in serve(). The holder of the token sleeps in one place, inside the machine, where the
+/// bell wakes it.
 ///
 /// A Machine has the following functions. Only the holder of the token calls them, except sleep().
 ///   guarded(function)   runs the function and handles its exceptions; false: it threw
@@ -110,12 +110,12 @@ class TurnsOf {
   void hand_on(const Lock&);
   template <class Machine, class Done>
   void drive_until(Machine& machine, const Done& done, Time until);
-  /// Sleeps for at most kNap, without preparing the machine to wake it. Waiting threads that drive
-  /// often, as in a loop of exchanges, handle what arrives. Meanwhile a background thread that
-  /// wakes only disturbs them, and each of them would have to prepare the machine to wake it. So
-  /// the background thread naps, and checks again when no thread has driven for a while. It does
-  /// not nap if calls of this rank wake it, as asynchronous calls do. Returns false if it does not
-  /// nap now, or if the bell was rung.
+  /// Makes the background thread sleep for at most kNap, without preparing the machine to wake it.
+  /// If threads drive often, as in a loop of exchanges, they handle what arrives. A background
+  /// thread that wakes too would only disturb them. Each of them would also have to prepare the
+  /// machine to wake it. So the background thread naps, and checks again when no thread has driven
+  /// for a while. It does not nap if calls of this rank wake it, as asynchronous calls do. Returns
+  /// false if it does not nap now, or if the bell was rung.
   bool nap(Lock& lock);
 
   TokenOf<Sync> token_;
@@ -204,8 +204,8 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   machine.begin();
   while (!done() && !has_passed(until) && !is_claimed()) {
     if (machine.step()) continue;
-    // A callback of another thread may have made it done. Or a thread claims the token, and this
-    // step silenced the bell with which that thread wanted to wake this one.
+    // A callback on another thread may have made `done` true. Or another thread claims the token
+    // and rang the bell to wake this thread, and this step silenced that bell.
     if (done() || is_claimed()) break;
     machine.rest(until);
   }
@@ -213,9 +213,9 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   leave(machine);
 }
 
-// The background thread sleeps on what was armed before this thread drove. It must arm again if
-// more may arrive for this rank, or if something is due earlier. A napping background thread does
-// so by itself, unless something is pending that cannot wait for the end of the nap.
+// The background thread went to sleep before this thread drove. It must prepare its sleep again if
+// more may arrive for this rank, or if something is due earlier than it knows. A napping background
+// thread prepares by itself, unless something is pending that cannot wait for the end of the nap.
 template <class Sync>
 template <class Machine>
 void TurnsOf<Sync>::leave(Machine& machine) {

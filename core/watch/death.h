@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Identifies a process for its launcher: the rank as which it was started, and the number of times
-/// that this rank had been started before.
+/// Identifies a process for its launcher: the rank that the launcher gave it, and the number of
+/// times that the launcher had started this rank before.
 struct LaunchedRank {
   int rank = -1;
   int incarnation = 0;
@@ -53,7 +53,7 @@ class DeathLog {
 
 /// Writes into the job's store that this rank closes because of its own error. The rank calls this
 /// before its peers learn of the error. Only the first record is kept. If many ranks fail, the
-/// launcher reads there which one failed first. Any process may call it.
+/// record shows the launcher which one failed first. Any process may call it.
 void write_first_error(Store& store, LaunchedRank who);
 /// Returns the record of write_first_error(), or nothing if there is none.
 std::optional<LaunchedRank> read_first_error(Store& store);

@@ -26,8 +26,8 @@ class Liveness {
     Clock::time_point next = Clock::time_point::max();
   };
   Result tick(Clock::time_point now, bool pending);
-  /// Returns the seconds since this peer's last message, counted only while something is pending;
-  /// else 0.
+  /// Returns the seconds since this peer's last message. Only time in which something is pending
+  /// counts.
   double quiet_seconds(int peer, Clock::time_point now) const;
   /// Returns the seconds since this peer's last message, or infinity if none has arrived.
   double seconds_since_heard(int peer, Clock::time_point now) const;

@@ -21,7 +21,7 @@ namespace tutti {
 /// because the format allows only spans that follow each other or nest.
 class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
-  /// If `has_clock` is false, it never reads a clock and uses only the times passed in.
+  /// If `has_clock` is false, the timeline never reads a clock and uses only the times passed in.
   explicit Timeline(int rank, bool has_clock = true) : rank_(rank), has_clock_(has_clock) {}
   bool on() const { return on_; }
   /// Returns the time to record for an event of a step that began at `step`. While it records, this
