@@ -9,7 +9,7 @@ namespace tutti {
 /// variable can wait until one.
 class Clock {
  public:
-  // std::chrono requires these of a clock.
+  // std::chrono requires a clock to have these types.
   using duration = std::chrono::steady_clock::duration;      // between two times
   using rep = duration::rep;                                 // its number of ticks
   using period = duration::period;                           // how long a tick is

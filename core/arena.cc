@@ -214,8 +214,8 @@ GradientArena::~GradientArena() {
   for (auto& work : works_there_) try {
       work.wait();
     } catch (const Error&) {
-      // The error is dropped: a thread that wants the result calls wait(). Here only the memory
-      // matters.
+      // The error is dropped: a thread that wants the result calls wait(). The destructor only
+      // waits until the memory is unused.
     }
   if (!step_begun_) return;
   // Ends the parts of the Work whose blocks were not submitted, because nothing else would.
@@ -224,8 +224,8 @@ GradientArena::~GradientArena() {
   try {
     Work(work_).wait();
   } catch (const Error&) {
-    // The error is dropped: a thread that wants the result calls wait(). Here only the memory
-    // matters.
+    // The error is dropped: a thread that wants the result calls wait(). The destructor only waits
+    // until the memory is unused.
   }
 }
 

@@ -101,8 +101,8 @@ class GradientArena {
     std::string name;
     uint32_t block = 0;
     uint32_t follower = 0;  // the array that was declared ready after this one in the last step
-    uint32_t step = 0;      // last step in which it was declared ready or left out
-    int32_t flag = -1;      // index in flags_; -1: it may not be left out
+    uint32_t step = 0;      // last step in which the array was declared ready or left out
+    int32_t flag = -1;      // index in flags_; -1: the array may not be left out
     bool used = true;
     TensorView view;
     std::vector<int64_t> strides;  // strides of `view`; empty: row-major
@@ -112,7 +112,7 @@ class GradientArena {
     std::unique_ptr<DeclaredTensor> declared;
     TensorView view;
     int arrays = 0;
-    int missing = 0;        // number of its arrays that are not declared yet in this step
+    int missing = 0;        // number of the block's arrays that are not declared yet in this step
     StreamRef stream = {};  // on a device: a stream on which the declared arrays are complete
     bool submitted = false;
   };

@@ -102,7 +102,7 @@ class Communicator {
   int local_size() const;          // number of ranks on this host
   int hosts() const;               // number of hosts with ranks
   std::string backend() const;     // name of the chosen backend, such as "shm"
-  const Options& options() const;  // the options that it was made with
+  const Options& options() const;  // the options with which this object was made
 
   // --- asynchronous: each call returns immediately; the ranks match the calls by name ---
 
@@ -120,8 +120,8 @@ class Communicator {
   Work allreduce(OperationName name, T* data, int64_t count, ReduceOp op = ReduceOp::average) {
     return allreduce(name, TensorView(data, count), op);
   }
-  /// Reduces out of place: `input` is only read. `output` must have the same shape and dtype. It is
-  /// separate memory, or the input itself.
+  /// Reduces out of place: `input` is only read. `output` must have the same shape and dtype. It
+  /// may be separate memory or the input itself.
   Work allreduce(OperationName name, ConstTensorView input, TensorView output,
                  const ReduceOptions& options = {});
   /// Reduces all tensors or none of them, once every rank has submitted all of them. The ranks
@@ -140,8 +140,8 @@ class Communicator {
   /// output() has the ranks' tensors one after another along the first dimension. Only that
   /// dimension's extent may differ between the ranks.
   Work allgather(OperationName name, ConstTensorView input);
-  /// Gathers into the caller's memory, whose number of rows must be the sum over all ranks. The
-  /// input may be this rank's part of the output.
+  /// Gathers into the caller's memory, which must have as many rows as the inputs of all ranks
+  /// together. The input may be this rank's part of the output.
   Work allgather(OperationName name, ConstTensorView input, TensorView output);
   /// Gathers each tensor separately; output(i) is the result of tensors[i].
   Work grouped_allgather(std::string_view group, std::span<const NamedTensor> tensors);
@@ -158,8 +158,8 @@ class Communicator {
               ReduceOp op = ReduceOp::sum);
   /// On root, output() has the rows of all ranks in rank order. On the other ranks it is empty.
   Work gather(OperationName name, ConstTensorView input, int root = 0);
-  /// Gathers into the caller's memory, which is used on root only. Its number of rows must be the
-  /// sum over all ranks. On root the input may be root's part of the output.
+  /// Gathers into the caller's memory, which is used on root only. It must have as many rows as the
+  /// inputs of all ranks together. On root the input may be root's part of the output.
   Work gather(OperationName name, ConstTensorView input, TensorView output, int root = 0);
   /// Splits root's `input` by `rows` (the number of rows for each rank; empty: equal parts).
   /// output() is this rank's part. The `input` of the other ranks is ignored.
@@ -188,8 +188,8 @@ class Communicator {
   /// equal parts). output() has the received rows in rank order. received_counts() has the number
   /// of rows from each rank.
   Work alltoall(OperationName name, ConstTensorView input, std::span<const int64_t> splits = {});
-  /// Exchanges into the caller's memory, which must have exactly the rows that the ranks send to
-  /// this one. The output may be the input itself.
+  /// Exchanges into the caller's memory, which must have exactly as many rows as the ranks send to
+  /// this rank. The output may be the input itself.
   Work alltoall(OperationName name, ConstTensorView input, TensorView output,
                 std::span<const int64_t> splits);
   /// Sends to one rank. The two ranks match the send and its receive by name. The Work is done when
@@ -333,7 +333,7 @@ class Communicator {
   /// Returns the counters of this Communicator. They include every Work that any thread has seen
   /// done, and the blocking calls of the calling thread. Any thread may call it.
   Statistics statistics() const;
-  /// Starts and stops the timeline at run time; the file is complete after stop.
+  /// Starts recording a timeline. The file is complete after stop_timeline().
   void start_timeline(const std::string& file);
   void stop_timeline();  // see start_timeline
   /// Adds a span of the program's own to the timeline. Does nothing if the timeline is off.

@@ -115,7 +115,8 @@ void Coordinator::answer() {
                        [&](const Plan::Tensor& tensor) { return tensor.name == name; });
   };
   for (auto& response : responses) {
-    // The step is complete. Answers of the next step that are already ready belong to the new plan.
+    // An earlier response in this list completed a step, which became a plan. Answers for the
+    // plan's tensors that are already ready belong to the plan.
     if (locked && !response.all_joined && !is_between_two(response) && in_locked(response.name))
       continue;
     const bool regular = !response.error && !response.all_joined && response.joined.empty();

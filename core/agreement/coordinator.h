@@ -50,7 +50,7 @@ class Coordinator {
   Negotiator negotiator_;
   NameCache cache_;
   PlanLearner learner_;            // learns from all operations that a plan can replay
-  PlanLearner allreduce_learner_;  // learns from allreduces only, for steps whose other parts vary
+  PlanLearner allreduce_learner_;  // learns from allreduces only, for steps whose other calls vary
   PairLearner pair_learner_;       // learns from sends and receives
   uint32_t next_plan_ = 1;
   // A rank's progress with the plan, as its messages report it.

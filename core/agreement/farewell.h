@@ -44,9 +44,8 @@ struct Farewell {
   /// Returns the number of finished uses of the pair, or nothing if the sender does not list it.
   std::optional<uint64_t> uses_of(int64_t pair) const;
   bool has_finished_blocking(uint64_t call) const { return call <= blocking_done; }
-  /// Returns the rank whose end came first. This rank is `own` of `size` and received the farewell
-  /// from rank `from`. That rank is not the cause if it closed because another rank had ended
-  /// earlier.
+  /// Returns the rank whose end came first. It is `cause` if that is a rank other than `own` (this
+  /// rank), else `from`, the rank that sent this farewell.
   int first_to_leave(int from, int own, int size) const {
     return cause >= 0 && cause < size && cause != own ? cause : from;
   }

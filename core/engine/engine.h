@@ -110,15 +110,17 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   static constexpr size_t kMostPairCalls = PairCalls::kMost;
   bool run_pairs_now(std::span<const PairCall> calls);
   /// Frees memory of the program as soon as no operation of this rank uses it. Pending operations
-  /// that use it fail with Error(invalid_argument). Any thread; never blocks.
+  /// that use it fail with Error(invalid_argument). Any thread may call it. Never blocks.
   void retire(std::unique_ptr<Region> region) noexcept;
   /// Stores 1 in the flag `word` when this communicator ends, or immediately if it has ended. A
-  /// kernel that waits on a GPU polls this flag. Any thread. The engine holds the flag until then.
+  /// kernel that waits on a GPU polls this flag. The engine holds the flag until then. Any thread
+  /// may call it.
   void raise_when_over(std::shared_ptr<uint32_t> word);
-  /// Makes the engine check again everything that waits. Any thread; never blocks.
+  /// Makes the engine check again everything that waits. Any thread may call it. Never blocks.
   void wake() { turns_.wake(); }
   /// While it exists, the engine watches the peers as if an operation were pending. A thread that
-  /// waits for peers without an operation needs this, for example in split(). Any thread.
+  /// waits for peers without an operation needs this, for example in split(). Any thread may make
+  /// one.
   class WatchOverPeers {
    public:
     explicit WatchOverPeers(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
@@ -132,13 +134,13 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
     const std::shared_ptr<Engine> engine_;
   };
   /// Runs `function` on the callback thread, or immediately in this thread if the engine is closed.
-  /// Any thread; never blocks.
+  /// Any thread may call it. Never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
   /// Finishes one part of this Work. After the last part, the callback thread runs the Work's
-  /// callbacks. Any thread; never blocks, never throws.
+  /// callbacks. Any thread may call it. Never blocks, never throws.
   void end_part(WorkState& work, std::optional<Error> error) noexcept;
   /// Called after a callback has finished a Work. Wakes the threads that may wait for this Work, or
-  /// for an operation that had to wait for it. Any thread.
+  /// for an operation that this Work held up. Any thread may call it.
   void work_ended();
 
   void drive(WorkState& work, Milestone milestone, Deadline deadline) override;

@@ -9,9 +9,9 @@
 namespace tutti {
 
 /// Announces to the launcher, through the job's store, that this rank ends because of its own
-/// error. Other ranks may end because this one left. tutti-run can then tell the two cases apart,
-/// whichever process ends first. A separate thread sends the announcement, because a store may not
-/// answer.
+/// error. Other ranks may end because this one left. Because of the announcement, tutti-run knows
+/// which rank failed first, whichever process ends first. A separate thread sends the announcement,
+/// because a store may not answer.
 class LauncherVoice {
  public:
   /// `on_told` is called once the announcement has succeeded or failed. It may run on any thread,

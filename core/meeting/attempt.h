@@ -92,7 +92,7 @@ class Attempt {
   void throw_if_forgotten() const;
   std::vector<int> missing(const char* part) const;
   /// Returns the seconds that this rank has waited, for a message. They are rounded to 0.01 s,
-  /// because the deadline began slightly earlier or later: 0.299 is shown as 0.3.
+  /// because 0.299 s may be the end of a timeout of 0.3 s.
   double seconds_waited() const;
 
   const Options options_;

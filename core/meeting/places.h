@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// Returns where this process runs, and the rank as which it was launched.
+/// Returns where this process runs, and the rank that its launcher gave to it.
 Place own_place(const Options& options, const LaunchedRank& launched);
 
 /// A Place in the form that a rank writes to the store for an attempt. `call` is an id that

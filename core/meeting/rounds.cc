@@ -75,9 +75,9 @@ void Rounds::forget(int64_t last) const {
   int64_t end = first;
   for (int64_t round = first; round <= last; ++round) {
     const auto state = state_of(round);
-    // Two threads of one rank may be in two different rounds at the same time. A rank that is
-    // killed before it leaves its round delays the other ranks' cleanup by at most kKeptRounds
-    // rounds.
+    // A round before `last` may still be open, because two threads of one rank may be in different
+    // rounds. A rank that is killed before it leaves its round delays the other ranks' cleanup by
+    // at most kKeptRounds rounds.
     const bool is_old = last - round >= kKeptRounds;
     if (state == RoundState::open || (state == RoundState::connected && !is_old)) break;
     if (state == RoundState::empty || is_old) end = round + 1;
@@ -144,7 +144,7 @@ bool is_new_here(const PlaceRecord& own, Store& store) {
 }
 
 // Returns whether the attempt has ended. A failure is thrown once per process, even if the process
-// comes later, so that all ranks retry together. Two kinds of failures are not thrown. If the
+// enters later, so that all ranks retry together. Two kinds of failures are not thrown. If the
 // failure names this rank, the other ranks published it because this rank was missing. If this
 // process was restarted, the failure concerns the process that it replaces.
 bool is_over(const Options& options, const PlaceRecord& own, const Rounds& rounds, int64_t round) {
@@ -157,8 +157,8 @@ bool is_over(const Options& options, const PlaceRecord& own, const Rounds& round
     const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
     if (concerns && is_new_here(own, *store)) {
       if (rounds.first() <= round) throw Error(failure);
-      // The store erased the round after it returned the failure. So it also lost the note that
-      // this process has seen the failure.
+      // The store erased the round after it returned the failure. The note that this process has
+      // already seen the failure was erased too.
       store->erase(been_key(own));
     }
     return true;

@@ -125,8 +125,8 @@ std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
   return parent.engine->backend().split(context, color, static_cast<int>(own - members.begin()));
 }
 
-// Converts the error of a communicator that could not be made: its rank becomes a rank of the
-// caller's communicator.
+// Converts the error of a communicator that could not be made. The error's rank becomes a rank of
+// the caller's communicator.
 Error as_seen_from(const std::vector<int>& members, std::string_view what, const Error& error) {
   const int number = error.rank();
   if (number < 0 || number >= static_cast<int>(members.size())) return error;
@@ -187,8 +187,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
 namespace {
 
 // Returns the seconds for the first attempt to connect the survivors. Each further attempt may take
-// twice as long. The first limit is short because a rank that is stopped meanwhile delays all
-// others.
+// twice as long. The first limit is short, because a rank that is stopped during the attempt delays
+// all others.
 double patience(const Options& options) { return std::max(5.0, 2 * options.peer_timeout); }
 
 // Makes the error of a rank that cannot reach the store. It contains the probable reason.

@@ -15,7 +15,7 @@ namespace tutti {
 
 namespace {
 
-// Seconds to wait for the vote of a rank that others have given up, because it may still live.
+// Seconds to wait for the vote of a rank that other ranks have given up. The rank may still live.
 constexpr double kBriefSettle = 0.25;
 // A rank that caused this many failed attempts to connect is given up, even if it voted each time.
 constexpr int kMostComplaints = 2;

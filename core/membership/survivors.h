@@ -15,11 +15,11 @@ namespace tutti {
 /// Maps each rank that voted to the ranks that it has given up.
 using Votes = std::map<int, std::set<int>>;
 
-/// Returns the ranks that continue. These are all ranks that voted and are not dead, except that
-/// ranks are removed until no remaining rank has given up another remaining rank. The rank that
-/// most others have given up is removed first. So a rank that was stopped, and therefore has given
-/// up all others, does not cause their removal. If two ranks have given up each other, the higher
-/// rank is removed.
+/// Returns the ranks that continue. The function begins with all ranks that voted and are not dead.
+/// It removes ranks until no remaining rank has given up another remaining rank, and begins with
+/// the rank that most others have given up. So a rank that was stopped, and therefore has given up
+/// all others, does not cause their removal. If two ranks have given up each other, the higher rank
+/// is removed.
 std::vector<int> choose_members(Votes votes, const std::set<int>& dead);
 
 /// Lets the ranks of a broken communicator agree on the survivors. This takes one or more epochs,

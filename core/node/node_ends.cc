@@ -69,7 +69,7 @@ void Node::handle_peer_events(Clock::time_point now) {
 }
 
 // Ends the inquiry if the cause is known. A third rank may send the cause earlier in a fault
-// message. Then this rank is already broken and makes no inquiry.
+// message. In that case this rank is already broken and makes no inquiry.
 void Node::inquire(Clock::time_point now) {
   const int peer = inquiry_.peer();
   const auto process =
@@ -85,7 +85,7 @@ void Node::inquire(Clock::time_point now) {
 }
 
 // Returns the first cause of a loss. A rank that was lost after another rank had closed is not the
-// cause, unless a pending operation of this rank still needs it.
+// cause, unless a pending operation of this rank still needs the lost rank.
 Error Node::blame_for(const Error& lost, Clock::time_point now) {
   if (peers_.first() == nullptr) return lost;
   scheduler_->advance(now);

@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-/// Services that a Node needs from its surroundings. The engine and the simulation implement it. It
-/// is called from inside a call of the Node. No function waits or calls the Node.
+/// Services that a Node needs from its surroundings. The engine and the simulation implement it.
+/// The Node calls it from inside its own functions. No function of Outside waits or calls the Node.
 class Outside {
  public:
   virtual ~Outside() = default;

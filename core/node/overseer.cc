@@ -20,7 +20,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Returns the seconds between pings. They are frequent enough for reports and errors to have a late
+// Returns the seconds between pings. Pings are so frequent that reports and errors show a late
 // rank's current state.
 double probe_interval(const Options& options) {
   double seconds = options.stall_warning / 2;

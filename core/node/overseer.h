@@ -47,7 +47,7 @@ class Overseer {
   Verdict look(const Pending& pending, Clock::time_point now);
   /// Called when nothing is pending.
   void rest(Clock::time_point now);
-  /// Returns when look() must be called even if nothing arrives.
+  /// Returns the time at which look() must be called even if nothing arrives.
   Clock::time_point wake_at() const {
     return next_ == Clock::time_point::min() ? Clock::time_point::max() : next_;
   }
@@ -75,7 +75,7 @@ class Overseer {
   std::vector<std::optional<RankStatus>> statuses_;  // status in each peer's last pong
   std::string never_meets_;  // error text about calls that seem unable to match
   Clock::time_point never_meets_since_;
-  Clock::time_point next_ = Clock::time_point::min();  // next look(); min: nothing was pending
+  Clock::time_point next_ = Clock::time_point::min();  // next look(); min(): nothing is pending
 };
 
 }  // namespace tutti

@@ -21,7 +21,7 @@ class Staged {
   /// Returns whether all elements of the input before index `end` are in host memory. When more
   /// elements arrive, a host function on the device's stream wakes the engine.
   virtual bool arrived(int64_t end) const = 0;
-  /// Called when an allreduce's elements [begin, begin + count) are final.
+  /// Called when an allreduce's elements [begin, begin + count) have their final values.
   virtual void finished(int64_t begin, int64_t count) noexcept = 0;
 };
 
@@ -79,7 +79,7 @@ struct Entry {
   bool fits_plan = false;
   bool held_by_plan = false;
   bool waits_in_plan = false;  // its last slice has not been launched yet
-  Entry* older = nullptr;      // neighbours in the plan's list of entries, in order of submission
+  Entry* older = nullptr;      // neighbours in the plan's list, which is in order of submission
   Entry* newer = nullptr;
 
   int64_t sent_id = -1;  // cache id that the request used; -1: the request was sent in full
@@ -87,7 +87,7 @@ struct Entry {
   /// the output's device.
   Device device() const { return (input.data() != nullptr ? input : output).device(); }
 
-  int64_t left = 0;       // allreduce: number of elements that are answered but not final yet
+  int64_t left = 0;       // allreduce: number of answered elements without a final value yet
   int64_t final_end = 0;  // allreduce: end of the last final slice; a new request begins here
 };
 

@@ -78,10 +78,10 @@ class PlanFollower {
     return state_ == State::following && running < kMostRunning &&
            (must_veto() || (replay_->ready() && arrived()));
   }
-  /// Returns when next() may give another answer although nothing arrives. Valid after next()
-  /// returned `nothing`.
+  /// Returns the time at which next() may give another answer although nothing arrives. Valid after
+  /// next() returned `nothing`.
   Clock::time_point wake_at() const { return wake_at_; }
-  /// Returns when a waiting thread should check whether the plan fits.
+  /// Returns the time at which a waiting thread should check whether the plan still fits.
   Clock::time_point look_at() const {
     const bool looks =
         state_ == State::following && replay_->holds_waiting() && replay_->lacks_some();
@@ -115,8 +115,8 @@ class PlanFollower {
 
   /// Returns whether entries wait in the plan for their bucket.
   bool holds_waiting() const { return has_plan() && replay_->holds_waiting(); }
-  /// This rank's progress, for its farewell: a plan, and its first bucket that this rank has not
-  /// launched or that was vetoed.
+  /// This rank's progress, for its farewell: the id of a plan, and the first bucket of the plan
+  /// that this rank has not launched or that was vetoed.
   struct Place {
     uint32_t plan = 0;
     uint64_t sequence = 0;
@@ -142,8 +142,8 @@ class PlanFollower {
   // Number of answers with allreduces since the last bucket of the plan was launched.
   int beside_ = 0;
   int patience_ = 32;
-  // next_look_ is when to check again for signs that the plan does not fit. stuck_due_ is when a
-  // waiting bucket counts as stuck.
+  // next_look_ is the time to check again for signs that the plan does not fit. stuck_due_ is the
+  // time from which on a waiting bucket counts as stuck.
   Clock::time_point next_look_, stuck_due_;
   Clock::time_point wake_at_ = Clock::time_point::max();
 };

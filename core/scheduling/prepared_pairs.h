@@ -43,11 +43,11 @@ class PreparedPair {
   uint64_t next_use() const { return next_use_; }
   /// Returns the number of uses that this rank has finished.
   uint64_t finished() const { return next_use_ - (state_ == State::running ? 1 : 0); }
-  /// Returns whether either rank asks rank 0 for this use instead.
+  /// Returns whether one of the ranks asks rank 0 for this use instead of using the pair.
   bool is_left_from(uint64_t use) const { return over_from_ <= use; }
   bool is_left_by_peer() const { return left_by_peer_.has_value(); }
   /// Returns whether the peer has finished the use. `farewell` came from the peer. It lists the
-  /// pair as long as a use of it runs on the peer. Before a rank forgets a pair, it sends the
+  /// pair if a use of the pair still runs on the peer. Before a rank forgets a pair, it sends the
   /// number of uses that it has finished.
   bool peer_finished(uint64_t use, const Farewell& farewell) const {
     return use < farewell.uses_of(id_).value_or(left_by_peer_.value_or(0));

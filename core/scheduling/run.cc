@@ -56,8 +56,8 @@ size_t RegionPool::free_bytes() const {
 
 namespace {
 
-// Fills `data` with `value`, the neutral element: a rank without data contributes it, so that the
-// result does not change.
+// Fills `data` with `value`, the neutral element of the op. A rank without data contributes it, so
+// that the result does not change.
 template <class T>
 void fill_value(std::byte* data, int64_t count, T value) {
   for (int64_t i = 0; i < count; ++i) std::memcpy(data + i * sizeof value, &value, sizeof value);
@@ -156,8 +156,8 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
   return run;
 }
 
-// Returns whether the Run can be used again. An operation with memory of its own cannot: that
-// memory is made or filled for one use only.
+// Returns whether the Run can be used again. An operation with memory of its own cannot be used
+// again, because that memory is made or filled for one use only.
 bool Run::can_repeat() const {
   if (!slices_.empty()) return true;
   if (entries_.empty() || std::ranges::any_of(entries_, &Entry::library_output)) return false;

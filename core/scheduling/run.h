@@ -14,11 +14,11 @@
 
 namespace tutti {
 
-/// A pool of regions, so that a repeated step allocates none. Sizes are rounded up by less than an
-/// eighth or 4 KiB, whichever is more. The pool is bounded in two ways. A host region that was not
-/// used during the last kForgetAfter calls of take() is returned to the backend. Device regions are
-/// exempt, because freeing one blocks the caller until the device is idle. If there are more than
-/// 64 regions, the one that was unused for longest is returned.
+/// A pool of regions, so that a repeated step allocates none. A size is rounded up by less than an
+/// eighth, or by less than 4 KiB if that is more. The pool is bounded in two ways. A host region
+/// that was not used during the last kForgetAfter calls of take() is returned to the backend.
+/// Device regions are exempt, because freeing one blocks the caller until the device is idle. If
+/// there are more than 64 regions, the one that was unused for longest is returned.
 class RegionPool {
  public:
   static constexpr uint64_t kForgetAfter = 1024;
@@ -36,7 +36,7 @@ class RegionPool {
   struct Free {
     Device device;
     std::unique_ptr<Region> region;
-    uint64_t since = 0;  // value of takes_ when it was given back
+    uint64_t since = 0;  // value of takes_ when the region was given back
   };
   std::vector<Free> free_;  // ordered by time without use, longest first
   uint64_t takes_ = 0;

@@ -203,7 +203,7 @@ void Run::take_members(std::span<const Response> answers, int size) {
   bind_members();
 }
 
-// Sets the offset of each operation's elements in the bucket, for packing and for unpacking.
+// Sets the offset of each operation's elements in the bucket. Packing and unpacking use it.
 void Run::bind_members() {
   const bool gathers = joins_parts(collective_.kind);
   const auto own = static_cast<size_t>(rank_);

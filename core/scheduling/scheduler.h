@@ -63,7 +63,7 @@ class Scheduler {
   /// Returns whether advance() can make progress although nothing arrives. A thread must check this
   /// before it stops calling advance().
   bool can_go_on();
-  /// Returns when advance() must be called even if nothing arrives.
+  /// Returns the time at which advance() must be called even if nothing arrives.
   Clock::time_point next_deadline() const { return next_deadline_; }
 
   /// Forgets all operations and ends those that run. The engine finishes their entries.
@@ -89,7 +89,7 @@ class Scheduler {
     return awaits && outstanding_.empty() ? plan_.replay().missing_bytes() : 0;
   }
   uint32_t plan_id() const { return plan_.has_plan() ? plan_.plan().id : 0; }
-  /// Returns when a waiting thread should check whether the plan fits.
+  /// Returns the time at which a waiting thread should check whether the plan still fits.
   Clock::time_point next_look() const { return plan_.look_at(); }
   RankStatus status() const;
   /// Returns the name of any operation that has not started yet, or an empty name.
@@ -112,7 +112,7 @@ class Scheduler {
   /// another operation must be requested first.
   void ask_to_join();
   void send_join();
-  /// Returns the departure that keeps this rank's join number `number` from ever completing, or
+  /// If a departure keeps this rank's join number `number` from ever completing, returns it, else
   /// null.
   const Departure* departure_that_ends_join(uint64_t number) const;
   void request(Entry* entry);
@@ -171,7 +171,7 @@ class Scheduler {
   std::vector<Entry*> unsent_;  // the part of outstanding_ that is not sent yet
   struct Join {
     Entry* entry = nullptr;  // the pending join, or null
-    bool is_asked = false;   // it was sent to rank 0, which will count it
+    bool is_asked = false;   // the join was sent to rank 0, which will count it
     uint64_t count = 0;      // number of joins of this rank so far
   };
   Join join_;
@@ -187,9 +187,9 @@ class Scheduler {
   std::string last_submitted_;
 
   PlanFollower plan_;
-  std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan: its Run while not
-                                                 // running
-  std::vector<Entry*> over_;                     // scratch
+  // For each bucket of the plan: its Run while it does not run, else null.
+  std::vector<std::unique_ptr<Run>> idle_runs_;
+  std::vector<Entry*> over_;  // scratch
   // Entries that cannot complete, each with the rank that left and that it needs.
   std::vector<std::pair<Entry*, int>> doomed_;
   // Set while Runs that need a departed rank have not ended: the time when this was first seen.

@@ -106,7 +106,7 @@ bool Scheduler::end_what_is_doomed() {
     if (const auto* departure = departure_that_ends_join(join_.count))
       doom({&join_.entry, 1}, departure->rank);
     else
-      ask_to_join();  // from now on this rank need not leave a plan first
+      ask_to_join();  // this rank does not have to leave a plan first any more
   }
   for (const auto& departure : peers_.departures()) {
     if (departure.rank != 0) continue;

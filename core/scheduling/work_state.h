@@ -100,8 +100,9 @@ class WorkState {
   std::vector<int64_t> received();
   int source() const { return source_.load(std::memory_order_relaxed); }
 
-  /// Number of threads and streams that wait for the Work, and the time since which they wait
-  /// (valid while waiters > 0). PlanFollower takes a waiter as evidence that the step may be stuck.
+  /// The number of threads and streams that wait for the Work, and the time at which the first of
+  /// them began (valid while waiters > 0). PlanFollower takes a waiter as evidence that the step
+  /// may be stuck.
   std::atomic<int> waiters{0};
   std::atomic<Clock::time_point::rep> waiting_since{0};
 

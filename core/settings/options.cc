@@ -31,9 +31,9 @@ namespace {
 
 constexpr size_t kLongestSecret = 4096;
 
-// Things that a process can read only once: the secret is then removed from the environment, a
-// descriptor is closed, and PMI's exchange cannot be repeated. Like the environment, they belong to
-// the whole process.
+// Things that a process can read only once. The secret is removed from the environment after it was
+// read, a descriptor is closed, and PMI's exchange cannot be repeated. Like the environment, these
+// things belong to the whole process.
 struct LearntOnce {
   std::mutex mutex;
   std::optional<std::pair<std::string, std::string>> secret;  // the secret and its variable

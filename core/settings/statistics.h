@@ -19,8 +19,8 @@ struct Statistics {
   // data_messages and data_bytes grow by the same amounts.
   uint64_t predicted_messages = 0;
   uint64_t predicted_bytes = 0;
-  uint64_t control_messages = 0;  // sent by this rank: negotiation and the transport's own messages
-  uint64_t control_bytes = 0;     // bytes of control_messages
+  uint64_t control_messages = 0;      // sent by this rank: negotiation and the transport's messages
+  uint64_t control_bytes = 0;         // bytes of control_messages
   uint64_t negotiation_messages = 0;  // sent by this rank: only requests and answers
   uint64_t wakeups = 0;               // number of times the background thread woke
   uint64_t allocations = 0;           // memory allocations on the data path
@@ -31,10 +31,11 @@ struct Statistics {
   // earlier would slow down the other calls too much.) If the caller itself ran the engine, its
   // time is also added to one of the next two counters. exposed_seconds is time in which data moved
   // or was on its way. skew_seconds is time in which other ranks had not arrived.
-  double wait_seconds = 0;              // the whole time
-  double exposed_seconds = 0;           // part of wait_seconds in which data moved
-  double skew_seconds = 0;              // part of wait_seconds in which other ranks were late
-  std::vector<uint64_t> bytes_to_peer;  // to each rank, including control messages and framing
+  double wait_seconds = 0;     // the whole time
+  double exposed_seconds = 0;  // part of wait_seconds in which data moved
+  double skew_seconds = 0;     // part of wait_seconds in which other ranks were late
+  // Bytes that this rank sent to each rank, including control messages and framing.
+  std::vector<uint64_t> bytes_to_peer;
 };
 
 }  // namespace tutti

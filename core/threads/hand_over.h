@@ -32,8 +32,8 @@ class HandOverOf {
   }
   /// Returns the sequence number of an operation that is added now. The first one gets 1.
   uint64_t number(const Lock&) { return ++numbered_; }
-  /// Counts `bytes` of an added operation. `fits` is true if the operation belongs to `plan` and is
-  /// as planned.
+  /// Counts `bytes` of an added operation. `fits` is true if the operation belongs to `plan` and
+  /// has the properties that the plan expects.
   void count(const Lock&, int64_t bytes, uint32_t plan, bool fits) {
     Sync::writes(&quiet_bytes_);
     offered_bytes_ += bytes;
@@ -76,9 +76,9 @@ class HandOverOf {
     offered_bytes_ = quiet_bytes_ = 0;
     return taken_;
   }
-  /// Called before a sleep. The thread may sleep until `bytes` of this plan were added, or, if
-  /// `bytes` is 0, until anything was added. Returns false if something was added after take(). The
-  /// caller must then not sleep.
+  /// Called before a sleep. The thread may then sleep until `bytes` of this plan were added. If
+  /// `bytes` is 0, it may sleep until anything was added. Returns false if something was added
+  /// after take(). The caller must then not sleep.
   bool be_quiet(int64_t bytes, uint32_t plan) {
     const Lock lock(mutex_);
     Sync::reads(&offered_);

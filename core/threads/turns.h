@@ -94,9 +94,9 @@ class TurnsOf {
   /// the background thread does not end in time, because it runs an update or an observer of the
   /// program. The life is then stranded.
   bool ended_by(Time deadline);
-  /// Takes the token for ever, after end(). The thread that holds it finishes its step, notices the
-  /// end and gives it back. Returns false if that did not happen in time. The life is then
-  /// stranded.
+  /// Takes the token for ever, after end(). The thread that holds the token finishes its step,
+  /// notices the end and gives the token back. Returns false if that did not happen in time. The
+  /// life is then stranded.
   bool take_by(Time deadline);
 
  private:
@@ -130,7 +130,7 @@ class TurnsOf {
   typename Sync::Condition drivers_;     // all threads except the background thread
   typename Sync::Condition background_;  // only the background thread, so notify_one() wakes it
   bool naps_ = false;                    // true while the background thread is in nap()
-  Time left_idle_at_;  // time when the last driver left, if nothing was pending then
+  Time left_idle_at_;  // time when the last driver left; not set if something was pending
   Time sleeping_until_ = Time::max();
 };
 
@@ -187,7 +187,7 @@ void TurnsOf<Sync>::drive(Machine& machine, const Done& done, Time until) {
       continue;
     }
     // The holder may sleep in the poller. It may not know of an operation that this thread
-    // submitted without waking it.
+    // submitted, because the submission did not wake it.
     wake();
     if (until == Time::max())
       drivers_.wait(lock);

@@ -61,7 +61,7 @@ std::optional<LaunchedRank> read_first_error(Store& store);
 /// Encodes a death as text of the form name=value, separated by blanks: "rank=3 incarnation=0
 /// pid=4711 signal=9 host=b" or "... code=1 host=b".
 std::string encode_death(const Death& death);
-/// Decodes such text. Returns nothing if it is not the record of a death.
+/// Decodes a text of encode_death(). Returns nothing if the text is not the record of a death.
 std::optional<Death> decode_death(const std::string& text);
 
 /// Returns "was killed by signal 9 (Killed)" or "exited with code 1".
