@@ -17,7 +17,6 @@ class Clock {
   static constexpr bool is_steady = true;                    // it is never set back
 
   static time_point now() noexcept;  // time of the calling thread's clock
-  /// Makes the calling thread sleep.
   static void sleep_for(duration time);
 
   /// A clock that replaces the steady clock on a thread.

@@ -30,7 +30,6 @@ class EntryTable {
   /// Returns a number that grows when entries are forgotten. Pointers from an earlier generation
   /// are invalid.
   uint64_t generation() const { return generation_; }
-  /// Counts a Work that was allocated for an entry.
   void count_allocation() { ++allocations_; }
   uint64_t allocations() const { return allocations_; }
 

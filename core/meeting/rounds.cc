@@ -157,8 +157,8 @@ bool is_over(const Options& options, const PlaceRecord& own, const Rounds& round
     const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
     if (concerns && is_new_here(own, *store)) {
       if (rounds.first() <= round) throw Error(failure);
-      // The store erased the round after it returned the failure. The note that this process has
-      // already seen the failure was erased too.
+      // The store erased the round after it returned the failure, and with it the note that this
+      // process has seen the failure. So is_new_here() was wrong, and its new note is erased.
       store->erase(been_key(own));
     }
     return true;

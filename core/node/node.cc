@@ -206,7 +206,7 @@ Clock::time_point Node::wake_at() const {
   return Clock::time_point::max();
 }
 
-// Checks whether the plan still fits, but only while operations run.
+// While operations run, the plan must be checked too.
 Clock::time_point Node::wake_at_for_driver() const {
   return operations_go_on() ? std::min(wake_at(), scheduler_->next_look()) : wake_at();
 }

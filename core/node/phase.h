@@ -42,7 +42,6 @@ inline constexpr int kPhaseCount = 7;
 
 /// An edge of the drawing: the phase before and the phase after.
 using PhaseEdge = std::pair<Phase, Phase>;
-/// Returns all edges of the drawing.
 std::span<const PhaseEdge> phase_edges();
 /// Returns whether the drawing has an edge between these phases.
 bool may_follow(Phase from, Phase to);

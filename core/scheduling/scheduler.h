@@ -190,7 +190,7 @@ class Scheduler {
   // For each bucket of the plan: its Run while it does not run, else null.
   std::vector<std::unique_ptr<Run>> idle_runs_;
   std::vector<Entry*> over_;  // scratch
-  // Entries that cannot complete, each with the rank that left and that it needs.
+  // Entries that cannot complete, each with the departed rank that it needs.
   std::vector<std::pair<Entry*, int>> doomed_;
   // Set while Runs that need a departed rank have not ended: the time when this was first seen.
   std::optional<Clock::time_point> cancelled_since_;

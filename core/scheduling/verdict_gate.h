@@ -14,7 +14,6 @@ namespace tutti {
 class VerdictGate final : public Operation {
  public:
   void start(Backend& backend, const Collective& collective, const Launch& launch);
-  /// Predicts the traffic of the allreduce.
   static Traffic predict(Backend& backend, uint64_t tag);
   void release() override;
   OperationState advance() override;

@@ -111,7 +111,6 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   /// "negotiation", "pack", "transfer", "idle"). Meanwhile this rank answers no peer. So if a call
   /// takes longer than peer_timeout, the rank counts as silent.
   std::function<void(std::string_view point)> observer = {};
-  /// Calls the observer, if there is one.
   void observe(std::string_view point) const {
     if (observer) observer(point);
   }
