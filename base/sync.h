@@ -23,8 +23,8 @@ struct Threads {
   using Condition = std::condition_variable;
   using Bell = tutti::Bell;
 
-  /// A sequentially consistent fence: other threads see every store before the fence before this
-  /// thread reads anything after it.
+  /// A sequentially consistent fence. Other threads see all earlier stores of this thread before
+  /// this thread reads anything after the fence.
   static void fence() {
 #if defined(__SANITIZE_THREAD__)
     // tsan does not model fences, so an exchange replaces the fence. On the processor the exchange
