@@ -9,7 +9,7 @@ namespace tutti {
 /// variable can wait until one.
 class Clock {
  public:
-  // std::chrono requires these of a clock.
+  // std::chrono requires a clock to have these types.
   using duration = std::chrono::steady_clock::duration;      // between two times
   using rep = duration::rep;                                 // its number of ticks
   using period = duration::period;                           // how long a tick is
@@ -17,7 +17,6 @@ class Clock {
   static constexpr bool is_steady = true;                    // it is never set back
 
   static time_point now() noexcept;  // time of the calling thread's clock
-  /// Makes the calling thread sleep.
   static void sleep_for(duration time);
 
   /// A clock that replaces the steady clock on a thread.

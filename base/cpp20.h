@@ -5,6 +5,6 @@
 
 #if __cplusplus < 202002L
 #error "Tutti needs C++20: compile with -std=c++20; C and older C++ include <tutti.h> instead."
-// A missing header ends the compilation; an #error alone does not.
+// There is no such header, so the compilation ends here. It would go on after an #error.
 #include <this_program_is_not_compiled_as_c++20>
 #endif

@@ -26,7 +26,7 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// An eventfd with which one thread wakes another. ring() makes it readable, and silence() makes it
+/// An eventfd, by which one thread wakes another. ring() makes it readable, and silence() makes it
 /// unreadable again; neither blocks.
 class Bell {
  public:
@@ -43,11 +43,12 @@ class Bell {
   Descriptor fd_;
 };
 
-/// An epoll set that is itself a descriptor. Level-triggered.
+/// An epoll set that is itself a descriptor. It is level-triggered.
 class Poller {
  public:
   Poller();
-  /// `events` are epoll's (EPOLLIN, EPOLLOUT ...). Adding an fd twice replaces its events.
+  /// Watches `fd`. `events` has flags of epoll (EPOLLIN, EPOLLOUT ...). Watching an fd again
+  /// replaces its events.
   void watch(int fd, unsigned events);
   void forget(int fd);
   /// Blocks until a descriptor is ready or `milliseconds` have passed (-1: no limit). Returns true

@@ -48,7 +48,7 @@ std::string_view to_string(ErrorCode code) noexcept {
 }
 
 Error system_error(std::string_view what, int error_number) {
-  // EAGAIN has many meanings; those that reach this function are not limits.
+  // EAGAIN has many meanings. In the errors that reach this function it does not mean a limit.
   const auto advice = error_number == EAGAIN ? std::string() : limit_advice(error_number);
   return {ErrorCode::io, fmt::format("{}: {}{}{}", what, std::strerror(error_number),
                                      advice.empty() ? "" : "; ", advice)};

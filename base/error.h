@@ -14,7 +14,7 @@ enum class ErrorCode : int {
   timeout = 4,           // a deadline passed
   peer_lost = 5,         // a rank died
   peer_silent = 6,       // a rank does not answer (stopped or cut off)
-  peer_left = 7,         // a rank closed its Communicator while it was needed
+  peer_left = 7,         // a rank closed its Communicator while others needed it
   closed = 8,            // used after close, or after a fork
   authentication = 9,    // wrong job secret, or another user
   version = 10,          // peers or plugins have another version
@@ -22,16 +22,16 @@ enum class ErrorCode : int {
   io = 12,               // the operating system reported an error
   corrupt_data = 13,     // a damaged file or frame
   out_of_memory = 14,    // an allocation failed
-  callback = 15,         // a user's callback threw, or waited
+  callback = 15,         // a user's callback failed, or waited for an operation
   internal = 16,         // a mistake in the library
 };
 
 /// Returns for example "peer lost".
 std::string_view to_string(ErrorCode code) noexcept;
 
-/// The only exception type of the library. what() is one complete line that names, as far as they
-/// are known, the rank, the tensor, the expected and the actual value, and what to do next. The
-/// fields repeat the rank and the tensor.
+/// The only exception type of the library. what() is one complete line. It names the rank, the
+/// tensor, the expected and the actual value (as far as they are known), and what to do next.
+/// rank() and tensor() also return the first two.
 class Error : public std::runtime_error {
  public:
   /// `message` is one complete line.

@@ -16,15 +16,15 @@ std::string plugin_folder();
 /// Describes a plugin file, for messages.
 struct PluginKind {
   std::string_view noun;    // "backend"
-  std::string_view symbol;  // name of its record, whose first member is the ABI number
+  std::string_view symbol;  // name of the plugin's record, which begins with the ABI number
   uint32_t abi = 0;
   std::string_view instead;  // advice if it cannot be loaded: "use another backend"
 };
 
 /// Loads a plugin for the life of the process and returns its record. Throws Error(unavailable) if
-/// it cannot be loaded, Error(corrupt_data) if it is damaged or has no such record, and
-/// Error(version) if it was built for another ABI. It throws nothing else, and a damaged file does
-/// not end the process.
+/// the plugin cannot be loaded, Error(corrupt_data) if the file is damaged or has no record, and
+/// Error(version) if the plugin was built for another ABI. Nothing else is thrown, and a damaged
+/// file does not end the process.
 const void* load_plugin_record(const std::string& file, const PluginKind& kind);
 
 }  // namespace tutti

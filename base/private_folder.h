@@ -16,27 +16,29 @@ namespace tutti {
 /// who may write to the parent folders can remove the folder, but cannot put another one in its
 /// place.
 ///
-/// Failures of the operating system are an Error(unavailable) that names the folder and the reason.
+/// If the operating system reports a failure, the functions throw Error(unavailable), which names
+/// the folder and the reason.
 class PrivateFolder {
  public:
   /// Creates the folder with mode 0700 if it is missing, and the folders above it. Throws
-  /// Error(authentication) that names folder, owner and mode if it is a link, belongs to another
-  /// user or is writable by other users.
+  /// Error(authentication) if the folder is a link, belongs to another user or is writable by other
+  /// users. The error names the folder, its owner and its mode.
   explicit PrivateFolder(const std::string& path);
 
   /// Returns a file's whole text, or nothing if the file does not exist. Throws
-  /// Error(authentication) if another user could have written or read it (a link, another owner, a
-  /// mode beyond 0600), and Error(unavailable) if it has more than `most` bytes.
+  /// Error(authentication) if another user could have written or read the file: it is a link, has
+  /// another owner, or has a mode beyond 0600. Throws Error(unavailable) if it has more than `most`
+  /// bytes.
   std::optional<std::string> read(const std::string& name, size_t most) const;
   /// Creates or replaces a file atomically, with mode 0600. A crash leaves at most a file whose
   /// name begins with a dot.
   void put(const std::string& name, std::string_view text) const;
-  /// Creates a file like put(), unless a file of that name exists; then returns false.
+  /// Creates a file like put() and returns true. Returns false if a file of that name exists.
   bool put_once(const std::string& name, std::string_view text) const;
   void remove(const std::string& name) const noexcept;
   /// Returns the names of all files, including those that begin with a dot.
   std::vector<std::string> names() const;
-  /// Locks a file until the descriptor is closed, even by a crash.
+  /// Locks a file. The lock ends when the descriptor is closed, also by a crash.
   Descriptor lock(const std::string& name, Deadline deadline) const;
 
  private:

@@ -14,8 +14,8 @@
 namespace tutti {
 
 /// The atomics, locks and clock that the library ships with. A protocol between threads is a
-/// template over such a policy, so that tests run the shipped code under every order of events
-/// (tests/explore). Each member compiles to the plain call that it wraps.
+/// template whose parameter is a policy like this one. So tests can run the shipped code under
+/// every order of events (tests/explore). Each member compiles to the plain call that it wraps.
 struct Threads {
   template <class T>
   using Atomic = std::atomic<T>;
@@ -23,13 +23,13 @@ struct Threads {
   using Condition = std::condition_variable;
   using Bell = tutti::Bell;
 
-  /// A sequentially consistent fence: other threads see every store before the fence before this
-  /// thread reads anything after it.
+  /// A sequentially consistent fence. Other threads see all earlier stores of this thread before
+  /// this thread reads anything after the fence.
   static void fence() {
 #if defined(__SANITIZE_THREAD__)
-    // tsan does not model fences. On the processor this exchange acts as a fence. For tsan it is a
-    // relaxed operation, which orders nothing. So tsan still reports a race if a store elsewhere
-    // lacks a release.
+    // tsan does not model fences, so an exchange replaces the fence. On the processor the exchange
+    // acts as a fence. tsan sees a relaxed operation, which orders nothing. So tsan still reports a
+    // race if a store elsewhere lacks a release.
     static std::atomic<int> word;
     word.exchange(0, std::memory_order_relaxed);
 #else
@@ -41,8 +41,8 @@ struct Threads {
   /// Called like pause(), but lets another thread that is ready use the core.
   static void yield() { ::sched_yield(); }
   static Clock::time_point now() { return Clock::now(); }
-  /// Declares that the protocol lets this thread read or write this plain data now, from the given
-  /// address for this many bytes. The explorer checks it; the shipped policy does nothing.
+  /// Declare that the protocol lets this thread read or write plain data now: the given number of
+  /// bytes, from the given address on. The explorer checks this; the shipped policy does nothing.
   static void reads(const void*, size_t = 1) {}
   static void writes(const void*, size_t = 1) {}
 };

@@ -25,10 +25,10 @@ struct TemporaryFile {
   int error = 0;     // errno if the file could not be created
 };
 
-/// Creates a new, empty file in an open folder. Its name is `before`, a random name and `after`; if
-/// the folder is AT_FDCWD, `before` is a path. If a name is taken, another is drawn. All code that
-/// writes a file first and then renames or links it to its final name creates the file with this
-/// function.
+/// Creates a new, empty file in an open folder. The name is `before` + random characters + `after`.
+/// If the folder is AT_FDCWD, `before` begins with a path. If a name is taken, another one is
+/// drawn. Code that writes a file and then renames or links it to its final name must create the
+/// file with this function.
 TemporaryFile make_temporary_file(int folder, std::string_view before, std::string_view after,
                                   mode_t mode,
                                   const std::function<std::string()>& draw = random_name);

@@ -9,7 +9,8 @@
 
 namespace tutti {
 
-/// Returns for example "0-2 5 7-9" for {0,1,2,5,7,8,9}, and "none" for no rank. `ranks` ascend.
+/// Returns for example "0-2 5 7-9" for {0,1,2,5,7,8,9}, and "none" for no rank. `ranks` must
+/// ascend.
 std::string format_ranks(std::span<const int> ranks);
 
 /// Returns for example "rank 3" or "ranks 0-2 5".
@@ -18,9 +19,9 @@ std::string format_rank_set(std::span<const int> ranks);
 /// Returns for example "1 rank" or "3 ranks". The noun's plural must end in s.
 std::string format_count(int64_t count, std::string_view noun);
 
-/// Returns the candidate with the smallest edit distance to `word`, if it is close enough to be a
-/// misspelling (distance at most a third of the word's length, at least 1, at most 4). The first
-/// one wins a tie.
+/// Returns the candidate with the smallest edit distance to `word`; the first one wins a tie.
+/// Returns nothing if the distance is too large for a misspelling. The limit is a third of the
+/// word's length, but at least 1 and at most 4.
 std::optional<std::string> nearest_word(std::string_view word,
                                         std::span<const std::string> candidates);
 

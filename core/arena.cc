@@ -214,16 +214,18 @@ GradientArena::~GradientArena() {
   for (auto& work : works_there_) try {
       work.wait();
     } catch (const Error&) {
-      // A thread that wanted the result would have called wait(). Only the memory matters here.
+      // The error is dropped: a thread that wants the result calls wait(). The destructor only
+      // waits until the memory is unused.
     }
   if (!step_begun_) return;
-  // Blocks that were not submitted never end by themselves.
+  // Ends the parts of the Work whose blocks were not submitted, because nothing else would.
   for (const auto& block : blocks_)
     if (!block.submitted) communicator_.state_->engine->end_part(*work_, {});
   try {
     Work(work_).wait();
   } catch (const Error&) {
-    // A thread that wanted the result would have called wait(). Only the memory matters here.
+    // The error is dropped: a thread that wants the result calls wait(). The destructor only waits
+    // until the memory is unused.
   }
 }
 

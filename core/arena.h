@@ -101,18 +101,18 @@ class GradientArena {
     std::string name;
     uint32_t block = 0;
     uint32_t follower = 0;  // the array that was declared ready after this one in the last step
-    uint32_t step = 0;      // last step in which it was declared ready or left out
-    int32_t flag = -1;      // index in flags_; -1: it may not be left out
+    uint32_t step = 0;      // last step in which the array was declared ready or left out
+    int32_t flag = -1;      // index in flags_; -1: the array may not be left out
     bool used = true;
     TensorView view;
-    std::vector<int64_t> strides;  // of the view, unless it is row-major
+    std::vector<int64_t> strides;  // strides of `view`; empty: row-major
   };
   /// Adjacent arrays that are reduced together: one array, or several small ones.
   struct Block {
     std::unique_ptr<DeclaredTensor> declared;
     TensorView view;
     int arrays = 0;
-    int missing = 0;        // number of its arrays that are not declared yet in this step
+    int missing = 0;        // number of the block's arrays that are not declared yet in this step
     StreamRef stream = {};  // on a device: a stream on which the declared arrays are complete
     bool submitted = false;
   };
@@ -129,8 +129,8 @@ class GradientArena {
   void count_in(size_t index);
   void check_not_forked(std::string_view name) const;
   size_t look_up(std::string_view name) const;
-  /// Looks up the next array of a step; first tries the one that came next last time. Requires
-  /// mutex_.
+  /// Looks up the next array of a step. Tries the array that came next in the last step first.
+  /// Requires mutex_.
   size_t look_up_next(std::string_view name);
   /// Submits the complete blocks that were not submitted yet. Requires mutex_.
   void flush(bool ring);

@@ -43,7 +43,8 @@ std::vector<std::byte> Communicator::broadcast_made_bytes(
     std::string_view name, const std::function<std::vector<std::byte>()>& make, int root) {
   state_->check_root(name, root);
   std::vector<std::byte> all;
-  int64_t length = 0;  // in bytes; -1 - n: the root failed, and its error text has n bytes
+  // In bytes. If the root failed, it is -1 - n, where n is the length of the error text.
+  int64_t length = 0;
   if (rank() == root) {
     try {
       all = make();

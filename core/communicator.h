@@ -102,15 +102,15 @@ class Communicator {
   int local_size() const;          // number of ranks on this host
   int hosts() const;               // number of hosts with ranks
   std::string backend() const;     // name of the chosen backend, such as "shm"
-  const Options& options() const;  // the options that it was made with
+  const Options& options() const;  // the options with which this object was made
 
-  // --- asynchronous: each returns immediately; the name is matched over all ranks ---
+  // --- asynchronous: each call returns immediately; the ranks match the calls by name ---
 
   /// Reduces in place, over all ranks that have not joined. Shape, dtype, op, scales, wire and
   /// priority must agree. `average` is the mean of the ranks' tensors. That is right for gradients
-  /// that are means over each rank's batch. If a trainer sums over its batch, use `sum`: with
-  /// `average` the trainer's steps would become smaller by a factor of the number of ranks, without
-  /// an error.
+  /// that are means over each rank's batch. If a trainer sums over its batch, use `sum`. With
+  /// `average` its steps would be too small by a factor of the number of ranks, and no error would
+  /// show it.
   Work allreduce(OperationName name, TensorView tensor, ReduceOp op = ReduceOp::average);
   /// Reduces in place, with scales, a wire type or a priority.
   Work allreduce(OperationName name, TensorView tensor, const ReduceOptions& options);
@@ -120,8 +120,8 @@ class Communicator {
   Work allreduce(OperationName name, T* data, int64_t count, ReduceOp op = ReduceOp::average) {
     return allreduce(name, TensorView(data, count), op);
   }
-  /// Reduces out of place: `input` is only read. `output` must have the same shape and dtype. It is
-  /// separate memory, or the input itself.
+  /// Reduces out of place: `input` is only read. `output` must have the same shape and dtype. It
+  /// may be separate memory or the input itself.
   Work allreduce(OperationName name, ConstTensorView input, TensorView output,
                  const ReduceOptions& options = {});
   /// Reduces all tensors or none of them, once every rank has submitted all of them. The ranks
@@ -140,8 +140,8 @@ class Communicator {
   /// output() has the ranks' tensors one after another along the first dimension. Only that
   /// dimension's extent may differ between the ranks.
   Work allgather(OperationName name, ConstTensorView input);
-  /// Gathers into the caller's memory, whose number of rows must be the sum over all ranks. The
-  /// input may be this rank's part of the output.
+  /// Gathers into the caller's memory, which must have as many rows as the inputs of all ranks
+  /// together. The input may be this rank's part of the output.
   Work allgather(OperationName name, ConstTensorView input, TensorView output);
   /// Gathers each tensor separately; output(i) is the result of tensors[i].
   Work grouped_allgather(std::string_view group, std::span<const NamedTensor> tensors);
@@ -152,31 +152,33 @@ class Communicator {
   /// Copies root's `input` to the `output` of all ranks. Both have the same shape and dtype. The
   /// `input` of the other ranks is ignored.
   Work broadcast(OperationName name, ConstTensorView input, TensorView output, int root = 0);
-  /// Reduces to root only. On the other ranks `output` is ignored. It may be the input itself.
+  /// Reduces to root only. On root `output` may be the input itself. On the other ranks it is
+  /// ignored.
   Work reduce(OperationName name, ConstTensorView input, TensorView output, int root = 0,
               ReduceOp op = ReduceOp::sum);
   /// On root, output() has the rows of all ranks in rank order. On the other ranks it is empty.
   Work gather(OperationName name, ConstTensorView input, int root = 0);
-  /// Gathers into the caller's memory, which is used on root only. Its number of rows must be the
-  /// sum over all ranks. On root the input may be root's part of the output.
+  /// Gathers into the caller's memory, which is used on root only. It must have as many rows as the
+  /// inputs of all ranks together. On root the input may be root's part of the output.
   Work gather(OperationName name, ConstTensorView input, TensorView output, int root = 0);
   /// Splits root's `input` by `rows` (the number of rows for each rank; empty: equal parts).
   /// output() is this rank's part. The `input` of the other ranks is ignored.
   Work scatter(OperationName name, ConstTensorView input, int root = 0,
                std::span<const int64_t> rows = {});
-  /// Scatters into the caller's memory, whose number of rows must be that of this rank's part. On
-  /// root the output may be root's part of the input.
+  /// Scatters into the caller's memory, which must have as many rows as this rank's part. On root
+  /// the output may be root's part of the input.
   Work scatter(OperationName name, ConstTensorView input, TensorView output, int root = 0,
                std::span<const int64_t> rows = {});
   /// Reduces, and output() is this rank's share of the reduced rows. `rows` has the number of rows
   /// for each rank (empty: equal parts, the remainder to the lowest ranks).
   Work reduce_scatter(OperationName name, ConstTensorView input, const ReduceOptions& options = {},
                       std::span<const int64_t> rows = {});
-  /// Reduces into the caller's memory, whose number of rows must be that of this rank's share. The
+  /// Reduces into the caller's memory, which must have as many rows as this rank's share. The
   /// output may be the beginning of the input (as in MPI), or this rank's part of it (as in NCCL).
   Work reduce_scatter(OperationName name, ConstTensorView input, TensorView output,
                       const ReduceOptions& options, std::span<const int64_t> rows = {});
-  /// Scatters each tensor separately, in equal parts; output(i) is the result of tensors[i].
+  /// Reduces and scatters each tensor separately, in equal parts; output(i) is the result of
+  /// tensors[i].
   Work grouped_reduce_scatter(std::string_view group, std::span<const NamedTensor> tensors,
                               const ReduceOptions& options = {});
   /// Scatters a group into the caller's memory.
@@ -186,8 +188,8 @@ class Communicator {
   /// equal parts). output() has the received rows in rank order. received_counts() has the number
   /// of rows from each rank.
   Work alltoall(OperationName name, ConstTensorView input, std::span<const int64_t> splits = {});
-  /// Exchanges into the caller's memory, which must have exactly the rows that the ranks send to
-  /// this one. The output may be the input itself.
+  /// Exchanges into the caller's memory, which must have exactly as many rows as the ranks send to
+  /// this rank. The output may be the input itself.
   Work alltoall(OperationName name, ConstTensorView input, TensorView output,
                 std::span<const int64_t> splits);
   /// Sends to one rank. The two ranks match the send and its receive by name. The Work is done when
@@ -200,19 +202,19 @@ class Communicator {
   /// a recv_any() does.
   Work recv_any(OperationName name, TensorView tensor);
   Work barrier(OperationName name = "barrier");  // done when all ranks have arrived
-  /// Declares that this rank is out of data. Until every rank has joined, the rank takes part in
-  /// the other ranks' allreduces without data, and averages divide by the number of ranks that have
-  /// not joined. The Work is done when all ranks have joined. output() is an i64 scalar, the last
-  /// rank to join.
+  /// Declares that this rank is out of data. Until every rank has joined, this rank takes part in
+  /// the other ranks' allreduces without data. Averages divide by the number of ranks that have not
+  /// joined. The Work is done when all ranks have joined. output() is an i64 scalar, the last rank
+  /// to join.
   Work join();
 
   // --- blocking: the calling thread does the work; no thread is woken ---
 
   /// Blocking calls are for results that a program waits for anyway. In shared memory nothing is
-  /// negotiated: every rank, also one that has joined, must make its blocking calls of all kinds in
-  /// the same order, as in MPI. If the calls differ in kind, name, count, dtype, op, root or rows,
-  /// all ranks get Error(mismatch), which names each rank's call. Without shared memory the calls
-  /// are matched by name.
+  /// negotiated. All ranks must make their blocking calls, of whatever kind, in the same order, as
+  /// in MPI. This includes ranks that have joined. If the calls differ in kind, name, count, dtype,
+  /// op, root or rows, all ranks get Error(mismatch), which names each rank's call. Without shared
+  /// memory the calls are matched by name.
   void allreduce_blocking(std::string_view name, const TensorView& tensor,
                           ReduceOp op = ReduceOp::average);
   /// Reduces `count` elements in place, starting at `data`.
@@ -240,7 +242,8 @@ class Communicator {
     broadcast_blocking(name, TensorView(&value, 1), root);
     return value;
   }
-  /// Reduces to root only. On the other ranks `output` is ignored. It may be the input itself.
+  /// Reduces to root only. On root `output` may be the input itself. On the other ranks it is
+  /// ignored.
   void reduce_blocking(std::string_view name, const ConstTensorView& input,
                        const TensorView& output, int root = 0, ReduceOp op = ReduceOp::sum);
   /// Puts the rows of all ranks one after another, on all ranks. `rows` has the number of rows of
@@ -274,25 +277,25 @@ class Communicator {
   void alltoall_blocking(std::string_view name, const ConstTensorView& input,
                          const TensorView& output);
   void barrier_blocking();  // returns when all ranks have arrived
-  /// Sends to one rank and returns when `tensor` may be written again. The call may block
-  /// until rank `to` has called recv_blocking(). Between ranks that share memory, the n-th
-  /// send of one rank to another matches the n-th receive there. Both must give the same
-  /// name, dtype and number of elements. Otherwise both throw Error(mismatch) and nothing is
-  /// written. Between other ranks, a send matches the receive of the same name.
+  /// Sends to one rank and returns when `tensor` may be written again. The call may block until
+  /// rank `to` has called recv_blocking(). If ranks A and B share memory, the n-th send of A to B
+  /// matches the n-th receive of B from A. Both must give the same name, dtype and number of
+  /// elements. Otherwise both throw Error(mismatch) and nothing is written. Without shared memory,
+  /// a send matches the receive of the same name.
   void send_blocking(std::string_view name, const ConstTensorView& tensor, int to);
   void recv_blocking(std::string_view name, const TensorView& tensor, int from);  // see above
   /// Sends and receives at the same time, like MPI_Sendrecv, so that ranks in a ring do not wait
   /// for each other. The send and the receive have their own names ("from 0" and "from 3", say),
-  /// and their memory must not overlap. If either fails, the call throws the error after both have
-  /// ended.
+  /// and their memory must not overlap. If one of them fails, the call throws its error after both
+  /// have ended.
   void sendrecv_blocking(std::string_view send_name, const ConstTensorView& input, int to,
                          std::string_view recv_name, const TensorView& output, int from);
-  /// Returns the bytes of rank `root` on every rank. They may have any length. The calls are
+  /// Returns the bytes of rank `root` on every rank. The bytes may have any length. The calls are
   /// matched by name, as in allgather_bytes().
   std::vector<std::byte> broadcast_bytes(std::string_view name, std::span<const std::byte> bytes,
                                          int root = 0);
-  /// Broadcasts the bytes that `make` returns. Only root calls `make`. If it throws, every rank
-  /// gets an Error(invalid_argument) with the text of that error, instead of waiting for ever.
+  /// Broadcasts the bytes that `make` returns. Only root calls `make`. If `make` throws, every rank
+  /// gets an Error(invalid_argument) with the text of that error.
   std::vector<std::byte> broadcast_made_bytes(std::string_view name,
                                               const std::function<std::vector<std::byte>()>& make,
                                               int root = 0);
@@ -300,9 +303,10 @@ class Communicator {
   std::vector<std::vector<std::byte>> allgather_bytes(std::string_view name,
                                                       std::span<const std::byte> bytes);
 
-  /// Looks a name up once, for loops over many small tensors. The handle replaces the name in
-  /// calls. The input of such a call must have this dtype and shape. For kinds without rows only
-  /// the number of elements must match. One handle may be used for calls of different kinds.
+  /// Looks a name up once, for loops over many small tensors. Calls take the handle instead of the
+  /// name. Their input must have this dtype and shape. If a call does not deal with rows (an
+  /// allreduce, say), only its dtype and number of elements must match. One handle may be used for
+  /// calls of different kinds.
   TensorHandle declare(std::string_view name, Shape shape, DataType dtype);
 
   /// Returns `bytes` bytes of zeroed memory. If the backend shares memory, the ranks of this host
@@ -313,23 +317,23 @@ class Communicator {
   /// Returns a communicator of the ranks that pass the same color, ordered by (key, rank). All
   /// ranks must call it. A rank with a negative color gets null.
   std::unique_ptr<Communicator> split(int color, int key = 0);
-  /// After a rank is lost: returns a communicator of the surviving ranks, in the old order, in a
-  /// new epoch. Every survivor must call it. Afterwards this object can only be destroyed.
+  /// Called after a rank is lost. Returns a communicator of the surviving ranks, in their old
+  /// order. Every survivor must call it. Afterwards this object can only be destroyed.
   std::unique_ptr<Communicator> shrink(Deadline deadline = Deadline::after(30));
 
-  /// Leaves the group in an orderly way before the destructor would do so. Waiting threads, pending
+  /// Leaves the group in an orderly way, before the destructor runs. Waiting threads, pending
   /// operations and all later calls get Error(closed). Any thread may call it, also while others
   /// use this object; further calls do nothing. Never throws. Each of its waits has a deadline,
-  /// Options::close_timeout. `error` is the program's reason for closing, in its own text (one
-  /// line, of which 400 bytes are used). The other ranks' errors contain this text, and tutti-run
-  /// names this rank as the one that failed first. The destructor gives such a reason by itself
-  /// while an exception unwinds the stack.
+  /// Options::close_timeout. `error` is the program's reason for closing: one line, of which the
+  /// first 400 bytes are used. The other ranks' errors contain this text, and tutti-run names this
+  /// rank as the one that failed first. If the destructor runs while an exception unwinds the
+  /// stack, it gives a reason of its own.
   void close(std::string_view error = {}) noexcept;
 
   /// Returns the counters of this Communicator. They include every Work that any thread has seen
   /// done, and the blocking calls of the calling thread. Any thread may call it.
   Statistics statistics() const;
-  /// Starts and stops the timeline at run time; the file is complete after stop.
+  /// Starts recording a timeline. The file is complete after stop_timeline().
   void start_timeline(const std::string& file);
   void stop_timeline();  // see start_timeline
   /// Adds a span of the program's own to the timeline. Does nothing if the timeline is off.

@@ -80,8 +80,8 @@ void check_row_major(std::string_view name, const TensorView& view) {
                                   fmt::join(view.strides(), ",")));
 }
 
-// Returns the number of elements of each rank. `all` has the rows of all ranks (null: not on this
-// rank). `own` has this rank's rows.
+// Returns the number of elements of each rank. `all` has the rows of all ranks (null if this rank
+// does not have them). `own` has this rank's rows.
 std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name,
                            const TensorView* all, const TensorView& own, RowCounts rows) {
   const int rank = state.options.rank, size = state.options.size;

@@ -19,8 +19,8 @@ const TensorView kNone;
 
 }  // namespace
 
-// Starts the operation by name or by handle. A tensor that is passed with a handle gets the
-// declared shape here.
+// Starts the operation by name or by handle. If it has a handle, the tensor gets the declared
+// shape.
 Work Communicator::start(const OperationName& name, OperationCall call, bool ring) {
   if (name.handle_ == nullptr) return state_->start(name.name_, nullptr, call, ring);
   auto* declared = name.handle_->declared_.get();

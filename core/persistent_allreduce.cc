@@ -135,8 +135,8 @@ bool PersistentAllreduce::Plan::is_near(int rank) const {
 
 // --- memory -------------------------------------------------------------------------------------
 
-// Returns the greatest number of ranks that are threads of one process and use one GPU. All ranks
-// get the same result.
+// Returns how many ranks share one GPU as threads of one process. If there are several such GPUs,
+// returns the greatest number. All ranks get the same result.
 int PersistentAllreduce::Plan::sharers(std::span<const PersistentOffer> heard) const {
   const auto& places = engine_->context().places;
   int most = 1;
@@ -152,7 +152,8 @@ int PersistentAllreduce::Plan::sharers(std::span<const PersistentOffer> heard) c
 // Allocates this rank's memory and zeroes it before any peer learns of it.
 void PersistentAllreduce::Plan::allocate(bool is_shared, PersistentOffer& offer) {
   is_shared_ = is_shared;
-  // If all ranks are threads of this process, their kernels read an input in one piece where it is.
+  // If all ranks are threads of this process, their kernels read an input that is in one piece
+  // directly, without a copy.
   packs_ = is_shared || pieces_.size() > 1 || pieces_[0].dtype != flags_.dtype ||
            !prescale_.is_one() || flags_.variant == FlagVariant::one_shot;
   flags_.inputs = std::span(inputs_).first(static_cast<size_t>(size_));
@@ -188,7 +189,7 @@ std::shared_ptr<T> PersistentAllreduce::Plan::host_memory() {
 }
 
 void PersistentAllreduce::Plan::reach(std::span<const PersistentOffer> heard) {
-  // All blocks of the ranks that share a GPU must run there at the same time.
+  // If ranks share a GPU, it must run the blocks of all these ranks at the same time.
   if (flags_.variant == FlagVariant::two_shot)
     flags_.blocks = std::min(flags_.blocks, std::max(kMostFlagBlocks / sharers(heard), 1));
   for (int rank = 0; rank < size_; ++rank) {
@@ -287,7 +288,7 @@ PersistentAllreduce::Plan::Plan(Communicator& communicator, std::shared_ptr<Engi
   engine_->check_not_forked(name_);
   describe(tensors, options);
   require_one_host();
-  // All ranks learn why one rank cannot take part before any rank waits for it.
+  // If one rank cannot take part, all ranks learn the reason here, before any rank waits for it.
   const auto tell = [&](std::string_view step, auto&& body) {
     PersistentOffer offer;
     offer.what = what_;

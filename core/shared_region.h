@@ -30,7 +30,7 @@ class SharedRegion {
   explicit operator bool() const { return region_ != nullptr; }  // false if made by SharedRegion()
   std::byte* data() const { return region_ ? region_->data() : nullptr; }  // 4096-byte aligned
   int64_t bytes() const { return bytes_; }                                 // as requested
-  /// Returns the memory as a span of elements, of which as many are used as fit.
+  /// Returns the memory as a span of elements. Bytes behind the last whole element are left out.
   template <ElementType T>
   std::span<T> span() const {
     return {reinterpret_cast<T*>(data()), static_cast<size_t>(bytes_) / sizeof(T)};

@@ -11,9 +11,9 @@
 namespace tutti {
 
 namespace {
-// A waiting thread first checks its device after kFirstLook seconds, then at intervals that grow to
-// kMostBetweenLooks seconds. The first interval is short, because a destructor may wait for
-// hundreds of operations of a failed device.
+// A waiting thread checks its device for the first time after kFirstLook seconds. The intervals
+// between checks then grow to kMostBetweenLooks seconds. The first interval is short, because a
+// destructor may wait for hundreds of operations of a failed device.
 constexpr double kFirstLook = 0.01, kMostBetweenLooks = 1;
 }  // namespace
 
@@ -121,9 +121,10 @@ void WorkState::then(WorkCallback callback) {
 //
 // In CUDA, a kernel's first launch waits until no stream of the process is busy. It holds a lock
 // that every other launch needs. Pinning memory, as NCCL does to connect ranks, waits in a similar
-// way. If this operation, or later work on the stream, does such a thing while the stream waits for
-// the operation, neither can go on. So for the first operation of a name the host waits too. If the
-// operation fails, the next wait() throws its error.
+// way. Suppose that this operation, or later work on the stream, launches a kernel for the first
+// time or pins memory while the stream waits. Then neither the operation nor the stream can go on.
+// So for the first operation of a name the host waits too. If the operation fails, the next wait()
+// throws its error.
 //
 // Streams of one process share the device's hardware queues (8 in CUDA). A waiting stream blocks
 // everything that other streams have put behind it in its queue. If ranks are threads that share a

@@ -15,9 +15,9 @@ class WorkState;
 
 /// The handle of an asynchronous operation. Copies refer to the same operation. Dropping the handle
 /// does not cancel the operation, which still reads and writes the tensors' memory until it has
-/// ended. A program that drops the handle cannot know when that is, and may crash if it frees the
-/// memory too early. Therefore compilers warn of a dropped Work. Keep it and wait() for it, or pass
-/// a callback to then(). Errors of dropped Works are logged. Any thread may use it.
+/// ended. A program that drops the handle cannot know when the operation ends. It may crash if it
+/// frees the memory too early. Therefore compilers warn of a dropped Work. Keep it and wait() for
+/// it, or pass a callback to then(). Errors of dropped Works are logged. Any thread may use it.
 class [[nodiscard("wait() for it: the operation uses the memory until it is over")]] Work {
  public:
   Work() = default;
@@ -38,10 +38,11 @@ class [[nodiscard("wait() for it: the operation uses the memory until it is over
   /// waits.
   void wait_on(StreamRef stream);
   /// Calls `callback` once the operation has ended. If it has already ended, this thread calls the
-  /// callback immediately. Otherwise a thread of the Communicator does so, one callback after
-  /// another. However long a callback takes, the operations of this rank go on. The Communicator's
-  /// destructor waits for running callbacks, for at most TUTTI_CLOSE_TIMEOUT. The callback gets
-  /// null or the error. An exception that it throws on the Communicator's thread is logged.
+  /// callback immediately. Otherwise a thread of the Communicator calls it. That thread runs one
+  /// callback after another. However long a callback takes, the operations of this rank go on. The
+  /// Communicator's destructor waits for running callbacks, for at most TUTTI_CLOSE_TIMEOUT. The
+  /// callback gets null or the error. An exception that it throws on the Communicator's thread is
+  /// logged.
   void then(std::function<void(std::exception_ptr)> callback);
   /// Returns an output whose size only the library knows (allgather, alltoall, sparse). Waits for
   /// the operation first.

@@ -21,7 +21,7 @@ std::atomic<uint32_t>* make_mark() {
 }
 
 // Returns a number that differs between a process and its forks. A fork finds the page blank and
-// therefore takes the next number; `count` begins there at its parent's value.
+// therefore takes the next number. Its `count` begins at the parent's value.
 uint32_t number_of_process(std::atomic<uint32_t>& mark) {
   static std::atomic<uint32_t> count{0};
   uint32_t number = mark.load(std::memory_order_relaxed);

@@ -27,8 +27,8 @@ class ForkGuard {
   uint32_t process_;
 };
 
-/// Keeps a pointer to an object that must never be deleted, so that leak checkers find it. A fork
-/// keeps its copies of its parent's objects in this way.
+/// Keeps a pointer to an object that must never be deleted, so that leak checkers do not report it.
+/// A fork uses this for its copies of its parent's objects.
 void keep_for_good(const void* object);
 
 /// Deletes an object only in the process that created it.

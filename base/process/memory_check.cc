@@ -26,7 +26,7 @@ bool is_still_there(const void* memory, size_t bytes) {
   for (auto at = reinterpret_cast<uintptr_t>(memory) / page * page; at < end;
        at += kPagesAtOnce * page) {
     const auto part = std::min(end - at, kPagesAtOnce * page);
-    // Any other failure is the system's own and does not mean that pages are missing.
+    // Only ENOMEM means that pages are missing. Any other failure is a problem of the system.
     if (::mincore(reinterpret_cast<void*>(at), part, resident.data()) != 0 && errno == ENOMEM)
       return false;
   }

@@ -44,8 +44,8 @@ struct Rule {
   std::string (*describe)(const Request&);
 };
 
-// Each of these functions returns whether a rule applies to a kind. For sends and receives see
-// their own rules.
+// Each of these functions returns whether a rule applies to a kind. Sends and receives have rules
+// of their own.
 bool always(CollectiveKind) { return true; }
 bool reducing(CollectiveKind kind) { return reduces(kind); }
 bool rooted(CollectiveKind kind) { return has_root(kind); }
@@ -103,8 +103,8 @@ constexpr Rule kRules[] = {
      }},
 };
 
-// Returns the text that must be equal on all ranks for a rule. It is usually the text that errors
-// show. For a dtype and a row shape it is only a part of that text.
+// Returns the text that must be equal on all ranks for a rule. It is usually the same text as in
+// the error. For a dtype and a row shape it is only a part of the error's text.
 std::string essence(const Rule& rule, const Request& request) {
   const std::string_view what(rule.what);
   if (what == "dtype") return std::string(to_string(request.signature.dtype));
@@ -120,8 +120,8 @@ int64_t row_extent(const Request& request) {
   return shape.rank() == 0 ? 1 : shape[0];
 }
 
-// Returns the number of rows that `rank` receives. If root deals out parts, `root` is its request.
-// Otherwise the rows are the sum over all ranks.
+// Returns the number of rows that `rank` receives. If the root deals out parts, `root` (the
+// root's request) determines it. Otherwise the result is the sum over all ranks.
 int64_t rows_for(CollectiveKind kind, Voices voices, int rank, int size, const Request& root) {
   const auto place = static_cast<size_t>(rank);
   if (deals_parts(kind))
@@ -206,7 +206,7 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
             .with_rank(rank);
       }
     }
-    if (first == nullptr) return {};  // the root has joined, which is a separate error
+    if (first == nullptr) return {};  // the root has joined; the negotiator reports that
     const int64_t rows = first->signature.shape.rank() == 0 ? 1 : first->signature.shape[0];
     if (!first->rows.empty() &&
         (static_cast<int>(first->rows.size()) != size || sum(first->rows) != rows))

@@ -45,7 +45,7 @@ struct Placeable {
   int64_t index = 0;
   const Signature* signature = nullptr;
   std::span<const int64_t> joined = {};
-  int64_t gathered = 0;  // if the ranks' parts are joined: their elements together, else 0
+  int64_t gathered = 0;  // number of elements of all ranks' parts, if they are joined; else 0
 };
 
 /// A bucket of several operations is packed before it is sent and unpacked afterwards. An allgather
@@ -55,11 +55,11 @@ inline constexpr int64_t kLeastMovedInBucket = 64;
 
 /// Fuses operations, in the given order, into buckets of at most `fusion_bytes`. An allreduce above
 /// `partition_bytes` is cut into pieces, each with its own bucket. One bucket per key is open at a
-/// time, so a tensor with another key does not end a bucket. Buckets are returned in the order in
-/// which they are complete, with two exceptions: no bucket overtakes a more urgent tensor, and no
-/// piece of a cut tensor overtakes anything. `cuts` has the indices of tensors that may not share a
-/// bucket with earlier tensors. `first_bytes` is the limit of the first shared bucket; 0:
-/// `fusion_bytes`. Pure, and equal on all ranks for equal input.
+/// time, so a tensor with another key does not end a bucket. The buckets are returned in the order
+/// in which they became complete. But no bucket overtakes a more urgent tensor, and no piece of a
+/// cut tensor overtakes anything. `cuts` has the indices of tensors that may not share a bucket
+/// with earlier tensors. `first_bytes` is the limit of the first shared bucket; 0: `fusion_bytes`.
+/// Pure, and equal on all ranks for equal input.
 std::vector<Bucket> plan_buckets(std::span<const Placeable> tensors, int64_t fusion_bytes,
                                  int64_t partition_bytes, std::span<const int64_t> cuts = {},
                                  int64_t first_bytes = 0);

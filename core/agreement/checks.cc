@@ -96,7 +96,7 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
   bool fits = own.kind == answered.kind || own.kind == CollectiveKind::recv;
   const bool has_input = !is_described_by_root(own.kind) || rank == answered.root;
   fits &= own.dtype == answered.dtype || !has_input;
-  if (!fits) return false;  // the rows may then belong to another kind
+  if (!fits) return false;  // the rows may then belong to another kind of operation
   if (is_pair(own.kind)) return own.shape.count() == answered.shape.count();
   switch (traits(own.kind).input) {
     case Content::nothing:

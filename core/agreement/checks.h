@@ -7,9 +7,9 @@
 
 namespace tutti {
 
-// Checks of received messages. Every rank checks its own message before it sends it. So a failed
-// check means that the message is damaged. Using such a message could access invalid memory,
-// overflow, or blame the receiving rank. All checks throw DamagedMessage.
+// Checks of received messages. The sender has made the same checks, so a failed check means that
+// the message is damaged. A damaged message could cause an access to invalid memory or an overflow,
+// or make the receiving rank seem at fault. All checks throw DamagedMessage.
 
 /// More elements or rows than any tensor can have. It is small enough that a sum over all ranks
 /// does not overflow.
@@ -28,7 +28,7 @@ void check_request(const Request& request, int rank, int size);
 /// Checks an answer from the coordinator.
 void check_response(const Response& response, int size);
 /// Returns whether the answer fits the memory that `rank` gave in its request. An answer with more
-/// elements would access memory outside it.
+/// elements would make this rank access memory outside its tensors.
 bool answers(const Request& asked, const Response& response, int rank, int size);
 void check_answer(const Request& asked, const Response& response, int rank, int size);
 /// Checks a plan's tensor in the form that one rank receives.

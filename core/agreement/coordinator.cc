@@ -47,9 +47,9 @@ void Coordinator::on_requests(int rank, WireReader reader, Clock::time_point now
       continue;
     }
     if (!request.join) check_request(request, rank, size_);
-    // A rank that has not received the plan yet still requests the plan's tensors. When it receives
-    // the plan, it moves these requests into the plan itself, so they are ignored here. A join is
-    // ignored too: the rank requests it again after it has left the plan.
+    // A rank that has not received the plan yet still requests the plan's tensors. Such requests
+    // are ignored here: when that rank receives the plan, it moves them into the plan itself. A
+    // join is ignored too: the rank requests it again after it has left the plan.
     if (plan_ && progress_[static_cast<size_t>(rank)] == Progress::before &&
         !is_between_two(request) && (request.join || plan_->index.contains(request.name)))
       continue;
@@ -115,7 +115,8 @@ void Coordinator::answer() {
                        [&](const Plan::Tensor& tensor) { return tensor.name == name; });
   };
   for (auto& response : responses) {
-    // The step is complete. Answers of the next step that are already ready belong to the new plan.
+    // An earlier response in this list completed a step, which became a plan. Answers for the
+    // plan's tensors that are already ready belong to the plan.
     if (locked && !response.all_joined && !is_between_two(response) && in_locked(response.name))
       continue;
     const bool regular = !response.error && !response.all_joined && response.joined.empty();

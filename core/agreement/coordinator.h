@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-/// The kinds of parts in an `answers` message, which follow one another.
+/// The type of one part of an `answers` message, which is a sequence of parts.
 enum class AnswerType : uint8_t { response = 0, plan = 1 };
 
 /// Rank 0's side of the negotiation. It receives the requests of all ranks (including rank 0),
@@ -50,7 +50,7 @@ class Coordinator {
   Negotiator negotiator_;
   NameCache cache_;
   PlanLearner learner_;            // learns from all operations that a plan can replay
-  PlanLearner allreduce_learner_;  // learns from allreduces only, for steps whose other parts vary
+  PlanLearner allreduce_learner_;  // learns from allreduces only, for steps whose other calls vary
   PairLearner pair_learner_;       // learns from sends and receives
   uint32_t next_plan_ = 1;
   // A rank's progress with the plan, as its messages report it.
@@ -61,7 +61,7 @@ class Coordinator {
   // A join counts after the rank's earlier requests. If those used ids that the coordinator has
   // forgotten, the join waits until the rank has sent those requests again in full.
   struct AskedAgain {
-    int count = 0;       // unanswered resend messages; an empty `requests` message ends an answer
+    int count = 0;       // number of resend messages that the rank has not answered completely
     bool joins = false;  // the rank has requested a join meanwhile
   };
   std::vector<AskedAgain> asked_again_;

@@ -14,13 +14,13 @@ namespace tutti {
 /// rank. Any other operation that needs this rank can never complete, so its Work can fail on the
 /// peers immediately. Pure.
 struct Farewell {
-  /// Progress in the negotiated operations, which have tags: the first operation that the rank has
-  /// not launched, and the earlier ones that it has not finished.
+  /// Progress in the negotiated operations, which have tags. next_tag is the first operation that
+  /// the rank has not launched. `unfinished` has the earlier operations that it has not finished.
   uint64_t next_tag = 0;
   std::vector<int64_t> unfinished;
-  /// Progress in the plans, whose buckets have sequence numbers: the last plan that the rank
-  /// followed (0: none), the first bucket of it that the rank has not launched, and the earlier
-  /// buckets that it has not finished.
+  /// Progress in the plans, whose buckets have sequence numbers. `plan` is the id of the last plan
+  /// that the rank followed (0: none). next_sequence is the first bucket of this plan that the rank
+  /// has not launched. unfinished_buckets has the earlier buckets that it has not finished.
   uint32_t plan = 0;
   uint64_t next_sequence = 0;
   std::vector<int64_t> unfinished_buckets;
@@ -44,9 +44,8 @@ struct Farewell {
   /// Returns the number of finished uses of the pair, or nothing if the sender does not list it.
   std::optional<uint64_t> uses_of(int64_t pair) const;
   bool has_finished_blocking(uint64_t call) const { return call <= blocking_done; }
-  /// Returns the rank whose end came first. This rank is `own` of `size` and received the farewell
-  /// from rank `from`. That rank is not the cause if it closed because another rank had ended
-  /// earlier.
+  /// Returns the rank whose end came first. It is `cause` if that is a rank other than `own` (this
+  /// rank), else `from`, the rank that sent this farewell.
   int first_to_leave(int from, int own, int size) const {
     return cause >= 0 && cause < size && cause != own ? cause : from;
   }

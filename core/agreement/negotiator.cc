@@ -52,7 +52,7 @@ Error joined_without(const std::string& name, const Signature& signature,
 void Negotiator::add(int rank, Request request, Clock::time_point now) {
   last_asked_ = now;
   if (request.join) {
-    if (never_all_join()) return;  // this rank's join fails when it learns which rank left
+    if (never_all_join()) return;  // the join fails when the rank learns who left
     need_of_message(!joined_[static_cast<size_t>(rank)], "it joins twice");
     joined_[static_cast<size_t>(rank)] = true;
     ++joined_count_;
@@ -136,8 +136,8 @@ void Negotiator::settle(const std::string& key) {
 }
 
 void Negotiator::leave(int rank, const Error& error, uint64_t joins) {
-  // Whether the rank has joined depends on the number of joins in its farewell, on every rank. So
-  // rank 0 uses that number too, although it may have read fewer joins.
+  // Every rank concludes from the number of joins in the farewell whether the leaving rank has
+  // joined. Rank 0 does the same, although it may have read fewer join requests of that rank.
   const bool has_joined = !never_all_join() && joins > rounds_of_joins_;
   if (joined_[static_cast<size_t>(rank)] != has_joined) {
     joined_[static_cast<size_t>(rank)] = has_joined;
@@ -192,9 +192,9 @@ void Negotiator::release_from_any() {
 }
 
 // Returns the error if the operation can never complete because a rank left. An operation of all
-// ranks cannot complete if any rank left, because the others stop requesting it. This holds even if
-// the rank that left had joined or had requested it. The error names the first rank that left. A
-// send or receive cannot complete if its peer left without joining or requesting it.
+// ranks cannot complete if any rank left, because the remaining ranks stop requesting it. This
+// holds even if the rank that left had joined or had requested it. The error names the first rank
+// that left. A send or receive cannot complete if its peer left without joining or requesting it.
 const Error* Negotiator::hopeless(const Pending& pending) const {
   if (!left_) return nullptr;
   const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
@@ -226,8 +226,8 @@ bool Negotiator::complete(const Pending& pending) const {
     if (pending.count == 2) return true;
     const auto first = std::find_if(pending.requests.begin(), pending.requests.end(),
                                     [](const auto& request) { return request.has_value(); });
-    return joined_[static_cast<size_t>((*first)->signature.root)];  // the other rank requests
-                                                                    // nothing
+    // If the peer has joined, its request never comes. The answer is then an error.
+    return joined_[static_cast<size_t>((*first)->signature.root)];
   }
   if (pending.count + joined_count_ < size_) return false;
   for (size_t rank = 0; rank < joined_.size(); ++rank)
@@ -269,7 +269,7 @@ void Negotiator::finish(const std::string& key) {
                (request->signature.group == group && request->signature.group_size == group_size);
       });
   table_.erase(found);
-  // Ranks that disagree about the group itself get their error now, because such a group never
+  // Ranks that disagree about the group itself get their error now, because their group never
   // becomes complete.
   if (group.empty() || !one_group || left_) {
     ready_.push_back(std::move(response));
@@ -306,14 +306,15 @@ Response Negotiator::answer(const std::string& name, const Pending& pending) con
   response.signature = first.signature;
   const auto kind = first.signature.kind;
   if (pending.is_pair) {
-    // The answer is always that of a send, with rows = {from, to}. If only one rank requested it,
-    // both are that rank. The other rank may use this name later, before it reads this answer, and
-    // must see that the answer is not for it.
+    // The answer is in the form of an answer to a send, with rows = {from, to}. If only one rank
+    // requested the operation, both entries are that rank. Its peer may use the name later, before
+    // it reads this answer. The peer must then see that the answer is not for it.
     const int one = voices[0].first, other = voices.size() < 2 ? one : first.signature.root;
     response.rows = kind == CollectiveKind::send ? std::vector<int64_t>{one, other}
                                                  : std::vector<int64_t>{other, one};
     response.signature.kind = CollectiveKind::send;
-    // The root records that the receive accepted any rank. A lone send keeps its receiver as root.
+    // The answer's root is kFromAnyRank if the receive accepted any rank. If there is only a send,
+    // the root is still its receiver.
     if (pending.from_any && (voices.size() == 2 || kind == CollectiveKind::recv))
       response.signature.root = kFromAnyRank;
     if (voices.size() < 2 && !hopeless(pending)) {
@@ -370,7 +371,7 @@ void Negotiator::forget(const std::string& name) {
 std::vector<Negotiator::Waiting> Negotiator::waiting() const {
   struct Asked {
     Waiting waiting;
-    uint64_t order;  // order of requests that began at the same time
+    uint64_t order;  // sorts requests that began at the same time
   };
   std::vector<Asked> list;
   for (const auto& [key, pending] : table_) {

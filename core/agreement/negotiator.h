@@ -16,8 +16,8 @@ namespace tutti {
 /// coordinator. Pure: it has no thread and no socket, and time is an argument. A request is
 /// answered once, as soon as every rank has made it or has joined. A group is answered only when
 /// all its members are requested. A receive from any rank matches the oldest send of its name to
-/// its rank. Sends for which a receive from their specific rank waits are excluded. Later sends
-/// wait for the next receive.
+/// its rank. It does not take a send for which a receive that names the sending rank is waiting.
+/// Later sends wait for the next receive.
 class Negotiator {
  public:
   explicit Negotiator(int size) : size_(size), joined_(static_cast<size_t>(size), false) {}
@@ -50,7 +50,7 @@ class Negotiator {
            !awaits_joins();
   }
   int joined_count() const { return joined_count_; }
-  /// Returns whether a rank has joined, has not left, and waits for the others to join.
+  /// Returns whether a rank has joined, has not left, and waits for the other ranks to join.
   bool awaits_joins() const;
   bool has_lost_a_rank() const { return left_.has_value(); }
 
@@ -89,7 +89,7 @@ class Negotiator {
   const int size_;
   std::vector<bool> joined_;
   int joined_count_ = 0;
-  // gone_ has the error of each rank that left, for operations that need that rank. left_ is the
+  // gone_ has an error for each rank that left. Operations that need this rank get it. left_ is the
   // error of the first rank that left.
   std::vector<std::optional<Error>> gone_ =
       std::vector<std::optional<Error>>(static_cast<size_t>(size_));

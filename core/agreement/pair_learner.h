@@ -21,11 +21,11 @@ inline uint64_t pair_tag(int64_t pair, uint64_t use) {
 /// Returns the greatest tag that a use of the pair can have.
 inline uint64_t last_pair_tag(int64_t pair) { return pair_tag(pair, ~uint64_t{0}); }
 
-/// Watches the coordinator's answers to sends and receives. When one rank has sent to another under
-/// one name `equal_uses` times with the same dtype and count, the two become a prepared pair: their
-/// later sends and receives of this name do not ask rank 0. If a rank uses the name differently, it
-/// leaves the pair and asks rank 0 again. Its peer does the same when it learns of that. The next
-/// pair of this name needs twice as many equal uses. Pure.
+/// Watches the coordinator's answers to sends and receives. If one rank has sent to another
+/// `equal_uses` times with the same name, dtype and count, the two become a prepared pair. From
+/// then on they send and receive under this name without asking rank 0. If a rank uses the name
+/// differently, it leaves the pair and asks rank 0 again. Its peer does the same when it learns of
+/// that. The next pair of this name needs twice as many equal uses. Pure.
 class PairLearner {
  public:
   static constexpr size_t kMostNames = 1 << 16;

@@ -113,7 +113,7 @@ bool Plan::Tensor::fits(const Request& request, int rank, int size) const {
         planned.shape.with_rows(std::accumulate(given.begin(), given.end(), int64_t{0}));
     own_rows = &given;
   } else if (is_described_by_root(signature.kind) && rank != signature.root) {
-    // Only root's tensor must match. The outputs of the other ranks are checked at the end.
+    // Only root's tensor must match. answers() checks the outputs of the other ranks.
     planned.dtype = request.signature.dtype;
     planned.wire = request.signature.wire;
     planned.shape = request.signature.shape;

@@ -68,8 +68,8 @@ class PlanLearner {
   static constexpr size_t kMostTensors = 1 << 16;
   explicit PlanLearner(int equal_steps) : equal_steps_(equal_steps), needed_(equal_steps) {}
 
-  /// Returns whether a plan can contain the operation. All ranks must take part in it. Each rank
-  /// must know from its own request and the plan what it receives.
+  /// Returns whether a plan can contain the operation. It can if all ranks take part in the
+  /// operation and each rank knows from its own request and the plan what it receives.
   static bool can_replay(const Signature& signature);
   /// Takes a successful answer of rank 0, given while no rank has joined. If it completes a step
   /// that has now repeated often enough, returns the step's tensors as the plan.

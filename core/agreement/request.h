@@ -49,10 +49,12 @@ struct Signature {
 struct Request {
   std::string name;
   Signature signature;
-  std::vector<int64_t> rows;  // parts exchanged: rows to each rank; root deals: rows of each rank
-  int64_t output_rows = -1;   // rows of the caller's output; -1: the caller gave none
-  bool after_wait = false;    // the submitting thread waited for another operation just before
-  bool join = false;          // the rank is out of data; all other fields are ignored
+  // Row counts, one per rank. If parts are exchanged (alltoall): the rows that this rank sends to
+  // each rank. If parts are dealt (scatter, reduce_scatter): the rows that each rank receives.
+  std::vector<int64_t> rows;
+  int64_t output_rows = -1;  // rows of the caller's output; -1: the caller gave none
+  bool after_wait = false;   // the submitting thread waited for another operation just before
+  bool join = false;         // the rank is out of data; all other fields are ignored
 };
 
 /// The coordinator's answer: all ranks run the operation, or all get its error. All ranks receive
@@ -60,15 +62,16 @@ struct Request {
 struct Response {
   std::string name;
   Signature signature;
-  // If parts are joined: rows of each rank. If root deals parts: rows to each rank. If parts are
-  // exchanged: on the coordinator [from * size + to], otherwise see for_rank(). For a send and its
-  // receive: {sender, receiver}; the signature's root is kFromAnyRank if the receive accepted any
-  // rank.
+  // Row counts. If the ranks' parts are joined (allgather): the rows of each rank. If parts are
+  // dealt (scatter): the rows for each rank. If parts are exchanged (alltoall), the coordinator has
+  // the rows from every rank to every rank, at [from * size + to]; for the other ranks see
+  // for_rank(). For a send and its receive: {sender, receiver}. Then the signature's root is
+  // kFromAnyRank if the receive accepted any rank.
   std::vector<int64_t> rows;
   std::vector<int64_t> joined;  // ranks that have joined and take part without data
   int64_t id = -1;              // id of the name from now on; -1: the name got none
   std::optional<Error> error;   // the same on every rank
-  bool all_joined = false;      // the answer to a join; rows = {last rank to join}
+  bool all_joined = false;      // this answers a join; `rows` has the last rank to join
   bool after_wait = false;  // all ranks' requests had after_wait; used for rank 0's plans, not sent
   int64_t pair = -1;        // send, recv: id of the prepared pair for later uses; -1: none
 };

@@ -39,9 +39,9 @@ class WireWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Thrown only by the readers of control messages: the sender wrote an invalid message. It
-/// distinguishes a peer's mistake from this rank's own failure to carry out a message, whatever
-/// error code that failure has.
+/// Thrown if a peer sent an invalid message, and only by the readers of control messages. The type
+/// separates the peer's mistake from this rank's own failure to carry out a message, which may have
+/// the same error code.
 class DamagedMessage : public Error {
  public:
   explicit DamagedMessage(const std::string& what) : Error(ErrorCode::corrupt_data, what) {}

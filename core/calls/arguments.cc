@@ -95,8 +95,8 @@ int64_t bytes_before(const Options& options, const TensorView& input,
 void check_scattered(std::string_view name, const TensorView& input, const TensorView& output,
                      int64_t part_at) {
   if (!overlap(input, output) || output.data() - input.data() == part_at) return;
-  // On a device, peers read the input while it is in use, so the output may only be this rank's
-  // part.
+  // On a device, peers read the input while this rank already writes its output. So the output may
+  // only be this rank's part of the input.
   if (input.device().kind != DeviceKind::cpu) throw shared_memory(name, "this rank's part of it");
   if (output.data() != input.data())
     throw shared_memory(name, "the beginning of the input, or this rank's part of it");

@@ -22,8 +22,8 @@ void check_row_type(std::string_view name, const TensorView& input, const Tensor
 void check_rows(std::string_view name, std::span<const int64_t> rows, int size);
 /// Checks `rows` like check_rows() and returns a copy.
 std::vector<int64_t> checked_rows(std::string_view name, std::span<const int64_t> rows, int size);
-/// Checks that `input` and `output` do not overlap. They may overlap only if `output` begins
-/// exactly `in_place_at` bytes after `input` (before it, if negative).
+/// Checks that `input` and `output` do not overlap, unless `output` begins exactly `in_place_at`
+/// bytes after `input` (before it, if negative).
 void check_apart(std::string_view name, const TensorView& input, const TensorView& output,
                  int64_t in_place_at);
 /// Returns the byte offset of this rank's part of `input`. `rows` has the number of rows of each

@@ -164,7 +164,8 @@ bool CommunicatorState::stays_on_device(const Entry& entry) {
                               "{}; give it memory of that device",
                               options.rank, to_string(device), to_string(served)))
         .with_rank(options.rank);
-  // If only the root describes the tensor, the other ranks cannot see on which device it is.
+  // If only the root describes the tensor, the other ranks do not know its device, so it cannot
+  // stay there.
   const bool is_plain = !is_described_by_root(signature.kind) &&
                         signature.wire == signature.dtype && signature.prescale == 1.0 &&
                         signature.postscale == 1.0 && entry.divide_output_by == 1;

@@ -44,8 +44,8 @@ struct DeclaredTensor {
   DeclaredTensor(std::weak_ptr<const CommunicatorState> of, std::string_view called, Shape like,
                  DataType type)
       : owner(std::move(of)), name(called), shape(std::move(like)), dtype(type) {}
-  /// Returns whether `state` is the communicator that declared the name. A new communicator at the
-  /// address of an old one is not.
+  /// Returns whether `state` is the communicator that declared the name. Their
+  /// addresses are not compared, because a new communicator may have the address of an old one.
   bool is_of(const std::shared_ptr<CommunicatorState>& state) const {
     return !owner.owner_before(state) && !state.owner_before(owner);
   }
@@ -113,8 +113,8 @@ class CommunicatorState {
                                           std::shared_ptr<WorkState> work = nullptr);
     void commit(bool ring) { submission_.commit(ring); }
     /// Makes `work` ready for an operation with `parts` parts. A name uses two Works in turn,
-    /// because the engine or the user may still hold the last one. If both are held, it makes a new
-    /// Work.
+    /// because the engine or the user may still hold the last one. If both are held, this function
+    /// makes a new Work.
     void renew(std::shared_ptr<WorkState>& work, std::shared_ptr<WorkState>& last,
                std::string_view name, int parts);
 
@@ -137,8 +137,9 @@ class CommunicatorState {
   int hosts = 1;
   std::atomic<int> splits = 0;  // number of split() calls so far, equal on all ranks
   int epoch = 0;
-  std::vector<int> first_ranks;  // see Survivors; empty if nothing was shrunk
-  int arenas = 0;                // number of arenas made so far, equal on all ranks
+  // Each rank's number before the first shrink (see Survivors); empty: no shrink yet.
+  std::vector<int> first_ranks;
+  int arenas = 0;  // number of arenas made so far, equal on all ranks
   struct GroupWorks {
     std::shared_ptr<WorkState> work, last;
   };

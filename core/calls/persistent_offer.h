@@ -15,7 +15,7 @@ namespace tutti {
 /// describes the operation and this rank's memory, or says why the rank cannot take part.
 struct PersistentOffer {
   std::string what;     // describes tensors and options; must be equal on all ranks
-  std::string failure;  // empty: the rank can take part
+  std::string failure;  // why the rank cannot take part; empty: it can
   ErrorCode code = ErrorCode::unavailable;  // code of the failure
   std::string identity;          // identity of the GPU (DeviceRuntime::identity), 63 bytes at most
   int32_t device = 0;            // index of the GPU in its process

@@ -26,8 +26,8 @@ class CallbackQueueOf {
  public:
   explicit CallbackQueueOf(CallbackReport report) : report_(std::move(report)) {}
 
-  /// Adds a callback. Any thread; never blocks. After end() the calling thread runs the callback
-  /// itself.
+  /// Adds a callback. Any thread may call it. Never blocks. After end() the calling thread runs the
+  /// callback itself.
   void push(std::function<void()> callback) {
     {
       const std::lock_guard lock(mutex_);

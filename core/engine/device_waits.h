@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Records which streams wait for which Works, and for which names the program has waited on the
-/// host. The lock of the hand-over guards it.
+/// Records which streams wait for which Works. Also records the names of operations for which the
+/// program has waited on the host. The lock of the hand-over guards it.
 class DeviceWaits {
  public:
   /// Records that all later work on `stream` runs after `work`. Returns false if `work` is already

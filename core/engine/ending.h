@@ -10,7 +10,7 @@
 namespace tutti {
 
 /// Records how the communicator ended, for the program's threads. Also sets a flag for each kernel
-/// that waits on a GPU without the engine. Guarded by the lock of the hand-over.
+/// that waits on a GPU without the engine. The lock of the hand-over guards this object.
 class Ending {
  public:
   /// Records the error that broke the communicator. Only the first error is kept.

@@ -63,9 +63,9 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   /// tutti-run receive. Empty means no error.
   void close(std::string_view error = {}) noexcept;
 
-  /// Submits operations, all or none: claim their entries, fill them in, commit. It holds the lock
-  /// of the hand-over until it is destroyed. The destructor releases entries that were not
-  /// committed.
+  /// Submits operations, all or none. The caller claims their entries, fills them in and commits.
+  /// The object holds the lock of the hand-over until it is destroyed. The destructor releases
+  /// entries that were not committed.
   class Submission {
    public:
     /// Throws if the engine is closed, broken or forked. The error text contains `name`.
@@ -100,8 +100,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   /// layout_of().
   bool run_now(std::string_view name, const Collective& collective, uint64_t layout = 0);
   /// Runs a blocking send, a receive, or one of each at the same time. Both ranks must make their
-  /// calls in the same order. Each call has a Collective with the other rank as its root. If both
-  /// fail, the function throws the first one's error after both have ended.
+  /// calls in the same order. The root of each call's Collective is the other rank. If both calls
+  /// fail, the function throws the error of the first call after both have ended.
   struct PairCall {
     std::string_view name;
     Collective collective;
@@ -110,15 +110,17 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   static constexpr size_t kMostPairCalls = PairCalls::kMost;
   bool run_pairs_now(std::span<const PairCall> calls);
   /// Frees memory of the program as soon as no operation of this rank uses it. Pending operations
-  /// that use it fail with Error(invalid_argument). Any thread; never blocks.
+  /// that use it fail with Error(invalid_argument). Any thread may call it. Never blocks.
   void retire(std::unique_ptr<Region> region) noexcept;
   /// Stores 1 in the flag `word` when this communicator ends, or immediately if it has ended. A
-  /// kernel that waits on a GPU polls this flag. Any thread. The engine holds the flag until then.
+  /// kernel that waits on a GPU polls this flag. The engine holds the flag until then. Any thread
+  /// may call it.
   void raise_when_over(std::shared_ptr<uint32_t> word);
-  /// Makes the engine check again everything that waits. Any thread; never blocks.
+  /// Makes the engine check again everything that waits. Any thread may call it. Never blocks.
   void wake() { turns_.wake(); }
   /// While it exists, the engine watches the peers as if an operation were pending. A thread that
-  /// waits for peers without an operation needs this, for example in split(). Any thread.
+  /// waits for peers without an operation needs this, for example in split(). Any thread may make
+  /// one.
   class WatchOverPeers {
    public:
     explicit WatchOverPeers(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {
@@ -132,13 +134,13 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
     const std::shared_ptr<Engine> engine_;
   };
   /// Runs `function` on the callback thread, or immediately in this thread if the engine is closed.
-  /// Any thread; never blocks.
+  /// Any thread may call it. Never blocks.
   void post(std::function<void()> function) { callbacks_.push(std::move(function)); }
   /// Finishes one part of this Work. After the last part, the callback thread runs the Work's
-  /// callbacks. Any thread; never blocks, never throws.
+  /// callbacks. Any thread may call it. Never blocks, never throws.
   void end_part(WorkState& work, std::optional<Error> error) noexcept;
   /// Called after a callback has finished a Work. Wakes the threads that may wait for this Work, or
-  /// for an operation that had to wait for it. Any thread.
+  /// for an operation that this Work held up. Any thread may call it.
   void work_ended();
 
   void drive(WorkState& work, Milestone milestone, Deadline deadline) override;
@@ -207,7 +209,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   [[gnu::cold]] void break_down() noexcept;
   void publish_statistics();
   bool pending() const { return watches_ > 0 || node_->pending(); }
-  /// Returns true if close() was called and no batch has told the node yet.
+  /// Returns true if close() was called and the node has not learned of it yet.
   bool must_tell_of_close() const { return turns_.is_ending() && !batch_.closes; }
   /// Spins, then sleeps until there may be progress or the deadline has passed.
   void rest(Deadline deadline, int& idle_rounds);
@@ -217,8 +219,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   static void spin(int round, int looks_between_yields);
   /// Adds the time of a waiting thread to the statistics.
   struct WaitAccount {
-    Clock::time_point last;  // time up to which everything is added
-    double* rested_for;      // counter for the rest since `last`; null: no rest
+    Clock::time_point last;  // the time before this point is already counted
+    double* rested_for;      // if the thread rested since `last`: the counter to use; else null
   };
   void charge(WaitAccount& account, bool moved, bool lacks_ranks);
   void count_wait(Clock::time_point begin);
@@ -237,15 +239,15 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   void background();
   void leave_to_background();
   /// Limits for a blocking call that waits for its peers before it runs the engine. If every rank
-  /// has its own core, the backend first polls kBlockingSpins times. Then this class polls for up
-  /// to kBlockingSpinning, with a yield every kBlockingLooks polls. If ranks share cores, it only
-  /// yields, at most kBlockingYields times and for at most kBlockingYielding.
+  /// has its own core, the backend first polls kBlockingSpins times. Then the engine polls for up
+  /// to kBlockingSpinning, with a yield every kBlockingLooks polls. If ranks share cores, the
+  /// engine only yields, at most kBlockingYields times and for at most kBlockingYielding.
   static constexpr int kBlockingSpins = 4096, kBlockingYields = 256, kBlockingLooks = 64;
   static constexpr Clock::duration kBlockingSpinning = std::chrono::microseconds(500);
   static constexpr Clock::duration kBlockingYielding = std::chrono::milliseconds(20);
   static constexpr int kYields = 32;
-  /// In-place tensors in shared memory with fewer bytes are reduced as if they were private,
-  /// because a copy costs less.
+  /// Smaller in-place tensors in shared memory are reduced as if they were in private memory,
+  /// because a copy then costs less.
   static constexpr int64_t kLeastSharedBytes = 4096;
 
   // --- the engine's end (engine_life.cc) ---
@@ -268,7 +270,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   std::unique_ptr<Node> node_;
   Node::Batch batch_;  // input of the node's next step
   std::vector<std::shared_ptr<WorkState>> finishing_;
-  Retired retiring_;          // memory that the program gave back while operations may use it
+  Retired retiring_;          // memory that the program gave back; operations may still use it
   bool some_wake_ = false;    // this step made progress that threads may wait for
   bool asks_deaths_ = false;  // the node waits for news of deaths
   Statistics counting_;
@@ -294,7 +296,8 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   DeviceWaits device_waits_;
   Ending ending_;
 
-  // Their threads wake the engine until they are destroyed, so these members are destroyed first.
+  // The threads of these members wake the engine until they end, so these members are destroyed
+  // first.
   const std::unique_ptr<DeathReader> deaths_;
   LauncherVoice voice_;
 };

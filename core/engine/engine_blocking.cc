@@ -22,8 +22,8 @@ void Engine::check_may_block(std::string_view name) {
 
 template <class Start>
 void Engine::block(std::string_view name, const Start& start) {
-  // If this thread has to wait for its turn, it keeps the engine alive, because another thread may
-  // close it meanwhile.
+  // If this thread must wait for the token, it keeps the engine alive, because another thread may
+  // close the engine meanwhile.
   std::shared_ptr<Engine> self;
   if (!turns_.try_take()) {
     self = shared_from_this();

@@ -25,7 +25,7 @@ Error freed_in_use(const std::string& name, int rank) {
 void Engine::finish(std::span<Entry* const> entries, const Error* error) {
   counting_.operations += entries.size();
   // Publishes the statistics before any thread can see that a Work is done. So a thread that sees
-  // it finds the Work counted.
+  // the Work done also finds it counted.
   publish_statistics();
   some_wake_ = true;
   // After a Work is removed from its entry, only this function can finish the Work. So nothing may
@@ -88,7 +88,7 @@ void Engine::on_its_way() {
   some_wake_ = true;
 }
 
-// The node still takes operations in its next step that were submitted before the door was broken.
+// Operations that were submitted before the door was broken still reach the node, in its next step.
 void Engine::set_door(Door door, const Error& error) {
   {
     const auto lock = hand_over_.lock();

@@ -114,9 +114,9 @@ void Engine::retire(std::unique_ptr<Region> region) noexcept {
 void Engine::stream_waits(const std::shared_ptr<WorkState>& work, StreamRef stream) {
   const auto lock = hand_over_.lock();
   if (!device_waits_.add(work, stream)) return;
-  // If a plan has both operations in one bucket, the plan is stuck. PlanFollower::is_stuck()
-  // detects that by the number of threads that wait for the Work. So a waiting stream counts as one
-  // more. The time is stored before the count.
+  // If a plan has this operation and a later one of the stream in one bucket, the plan is stuck.
+  // PlanFollower::is_stuck() detects that by the number of threads that wait for the Work. So a
+  // waiting stream counts as one more thread. The time is stored before the count.
   if (work->waiters.load(std::memory_order_relaxed) == 0)
     work->waiting_since.store(Clock::now().time_since_epoch().count());
   work->waiters.fetch_add(1);

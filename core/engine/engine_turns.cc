@@ -85,8 +85,8 @@ void Engine::count_wait(Clock::time_point begin) {
   });
 }
 
-// Adds the time since the last call to a counter. If this thread rested in that time, it is the
-// counter that was chosen for the rest. Otherwise the result of this step determines the counter.
+// Adds the time since the last call to one of the counters. If this thread rested in that time, the
+// last call chose the counter. Otherwise the result of this step determines it.
 void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
   const auto now = Clock::now();
   auto* const waits_for = lacks_ranks ? &counting_.skew_seconds : &counting_.exposed_seconds;
@@ -98,8 +98,8 @@ void Engine::charge(WaitAccount& account, bool moved, bool lacks_ranks) {
 }
 
 // Spins once, with a yield from time to time. The system may have put the awaited rank on the same
-// core. It leaves it there while both threads seem busy. Without yields an operation of 0.3 ms took
-// 5 ms.
+// core. As long as both threads seem busy, the system moves neither. Without yields an operation of
+// 0.3 ms took 5 ms.
 void Engine::spin(int round, int looks_between_yields) {
   if (round % looks_between_yields == looks_between_yields - 1)
     ::sched_yield();

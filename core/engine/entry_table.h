@@ -11,9 +11,9 @@
 
 namespace tutti {
 
-/// Keeps one Entry per name between its uses. A name that is used again costs one look-up. If it
-/// follows the same name as last time, it does not even cost that. The table is bounded: when it
-/// has too many names, it forgets those that are not pending.
+/// Keeps one Entry per name between its uses. A name that is used again costs one look-up. It does
+/// not even cost that if it follows the same name as last time. The table is bounded: when it has
+/// too many names, it forgets those that are not pending.
 class EntryTable {
  public:
   explicit EntryTable(size_t capacity) : capacity_(capacity) {}
@@ -27,9 +27,9 @@ class EntryTable {
   std::vector<Entry*> pending() const;
   /// Drops Works that are kept for the next use, because they keep the engine alive.
   void drop_works();
-  /// Grows when entries are forgotten. Pointers from an earlier generation are invalid.
+  /// Returns a number that grows when entries are forgotten. Pointers from an earlier generation
+  /// are invalid.
   uint64_t generation() const { return generation_; }
-  /// Counts a Work that was allocated for an entry.
   void count_allocation() { ++allocations_; }
   uint64_t allocations() const { return allocations_; }
 

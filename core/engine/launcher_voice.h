@@ -9,9 +9,9 @@
 namespace tutti {
 
 /// Announces to the launcher, through the job's store, that this rank ends because of its own
-/// error. Other ranks may end because this one left. tutti-run can then tell the two cases apart,
-/// whichever process ends first. A separate thread sends the announcement, because a store may not
-/// answer.
+/// error. Other ranks may end because this one left. Because of the announcement, tutti-run knows
+/// which rank failed first, whichever process ends first. A separate thread sends the announcement,
+/// because a store may not answer.
 class LauncherVoice {
  public:
   /// `on_told` is called once the announcement has succeeded or failed. It may run on any thread,
@@ -24,9 +24,9 @@ class LauncherVoice {
   /// also in another communicator, may be consequences. So this process makes no announcement from
   /// now on.
   static void fall_silent();
-  /// Starts the announcement. Returns false if it makes none: if there is no launcher, if another
-  /// communicator of this process has already announced, after fall_silent(), or if the system
-  /// cannot make a thread.
+  /// Starts the announcement. Returns false if no announcement will be made. The reasons are that
+  /// there is no launcher, that another communicator of this process has already made one, that
+  /// fall_silent() was called, or that the system cannot make a thread.
   bool tell();
   bool has_told() const;
 

@@ -62,7 +62,7 @@ class Staging::StagedTensor final : public Staged {
     const auto memory = has_input_ ? pool.take(in_place ? std::max(given, taken) : given) : nullptr;
     if (has_input_) host_input_ = tensor_in(memory, input_);
     if (has_output()) host_output_ = tensor_in(in_place ? memory : pool.take(taken), output_);
-    // The pieces are the same as those of plan_buckets().
+    // plan_buckets() cuts the tensor into the same pieces.
     if (has_input_) piece_ = input_.count();
     if (travels_in_pieces_ && partition_bytes > 0)
       piece_ = std::max<int64_t>(1, partition_bytes / size_of(entry.request.signature.wire));
@@ -82,7 +82,7 @@ class Staging::StagedTensor final : public Staged {
   }
 
   const TensorView& input() const { return input_; }
-  bool has_input() const { return has_input_; }  // outside its root, a scatter has none
+  bool has_input() const { return has_input_; }  // false for a scatter on a non-root rank
   /// Returns the user's stream. The memory may be used after the work that is already on this
   /// stream.
   StreamRef stream() const { return (has_input_ ? input_ : output_).stream(); }
@@ -267,9 +267,9 @@ void Staging::copy_out(StagedTensor& tensor, const std::shared_ptr<Job>& job) {
   span.end();
 }
 
-// Copies the results back. If something throws before the host function is in the stream, this
-// function finishes the user's Work once the stream is idle, because a copy may still run.
-// Otherwise the host function finishes the Work.
+// Copies the results back. Normally a host function in the stream finishes the user's Work. If
+// something throws before that function is in the stream, copy_back() finishes the Work. It first
+// waits until the stream is idle, because a copy may still run.
 void Staging::copy_back(const std::shared_ptr<Job>& job, std::exception_ptr exception) try {
   std::optional<Error> failed;
   try {

@@ -13,13 +13,13 @@ namespace tutti {
 /// waits. The user's stream copies the input to host memory, piece by piece. When the first piece
 /// has arrived, the operation is submitted, and the engine launches the pieces that have arrived.
 /// The stream of this object copies finished pieces back while later pieces are being reduced. At
-/// the end it completes the Work and opens its gate, the memory on which Work::wait_on() makes a
-/// stream wait. An allreduce has pieces of Options::partition_bytes; every other operation has one
-/// piece. A communicator has one Staging per device. Any thread may use it.
+/// the end it completes the Work and opens the Work's gate. A gate is memory on which
+/// Work::wait_on() makes a stream wait. An allreduce has pieces of Options::partition_bytes; every
+/// other operation has one piece. A communicator has one Staging per device. Any thread may use it.
 class Staging : public std::enable_shared_from_this<Staging> {
  public:
   static std::shared_ptr<Staging> make(std::shared_ptr<Engine> engine, Device device);
-  /// Waits until its stream is idle. Logs an error of the device.
+  /// Waits until this object's stream is idle. Logs an error of the device.
   ~Staging();
 
   /// Submits `entries` as one operation called `name`. Their Works must not be set yet.

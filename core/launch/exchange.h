@@ -9,9 +9,9 @@
 
 namespace tutti {
 
-/// Functions with which rank 0 sends one short line (without blanks) to all other ranks through
-/// their launcher, before they are connected. All ranks must call the same function, and all get
-/// the `text` of rank 0.
+/// Functions by which rank 0 sends one short line (without blanks) to all other ranks before they
+/// are connected. The line goes through their launcher. All ranks must call the same function, and
+/// all get the `text` of rank 0.
 
 /// The client side of a PMIx server (Open MPI's mpirun, srun --mpi=pmix). It uses the machine's
 /// libpmix, which is loaded when needed. The destructor finalizes it, so that the launcher sees an

@@ -38,7 +38,7 @@ class Family {
   void need_all(std::span<const char* const> variables, std::string_view advice = "") const {
     const auto present =
         std::find_if(variables.begin(), variables.end(), [&](auto* name) { return has(name); });
-    if (present == variables.end()) text(variables.front());  // throws, as this one is missing
+    if (present == variables.end()) text(variables.front());  // throws: the variable is missing
     for (const char* variable : variables)
       if (!has(variable))
         throw not_usable(fmt::format("{} of {} is set, but {} is missing; set all of {}, or none{}",

@@ -19,7 +19,8 @@ enum class Meeting {
   file      // like pmix, but through the file LauncherInfo::file in the user's home folder
 };
 
-/// A process's rank, size and way to meet, as its launcher gives them.
+/// The rank and the size of a process, and how it meets the other ranks, as its launcher provides
+/// them.
 struct LauncherInfo {
   std::string launcher = "none";  // "tutti-run", "Open MPI" ...
   int rank = 0;
@@ -31,11 +32,11 @@ struct LauncherInfo {
   int port = 0;
   int pmi_descriptor = -1;  // used with Meeting::pmi
   std::string file;         // used with Meeting::file
-  /// A secret that only distinguishes jobs, for launchers without a channel for a random secret.
-  /// Any process that sees the job's environment can guess it. So it protects from mistakes but not
-  /// from attackers.
+  /// A secret that only distinguishes jobs. It is for launchers without a channel for a random
+  /// secret. Any process that sees the job's environment can guess this secret. So it protects from
+  /// mistakes but not from attackers.
   std::string public_secret;
-  /// The PMIx server must be asked for the sizes, because no variable has them.
+  /// True if no variable has the sizes, so that they must be requested from the PMIx server.
   bool sizes_from_pmix = false;
   /// Maps each value to the variable from which it was read: "TUTTI_RANK" ->
   /// "OMPI_COMM_WORLD_RANK".

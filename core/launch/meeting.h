@@ -13,7 +13,7 @@ struct MeetingPlace {
 
 /// Encodes the address and the secret as one text without blanks.
 std::string encode_meeting_place(const MeetingPlace& place);
-/// Decodes such a text. Throws Error(corrupt_data).
+/// Decodes a text from encode_meeting_place(). Throws Error(corrupt_data).
 MeetingPlace decode_meeting_place(const std::string& text);
 
 /// Returns 32 random bytes in hexadecimal.
@@ -25,13 +25,13 @@ struct StoreAddress {
 };
 /// Returns a URL of the form "tcp://host:port" or "tcp://[::1]:port".
 std::string store_url(const std::string& host, int port);
-/// Parses a URL of this form. Throws Error(invalid_argument) for other text.
+/// Parses a URL in one of the forms of store_url(). Throws Error(invalid_argument) for other text.
 StoreAddress parse_store_url(const std::string& url);
 
-/// Returns the address on which to serve a store if the program has not chosen one. It is the
-/// address of `network_interface` (a name or an address, as in TUTTI_INTERFACE) if that is given.
-/// Otherwise it is loopback if all ranks are on this host, else the address with which this host
-/// reaches other networks. Throws Error(unavailable).
+/// Returns the address for serving a store if the program has not chosen one. If
+/// `network_interface` (a name or an address, as in TUTTI_INTERFACE) is given, the result is the
+/// address of that interface. Otherwise it is loopback if all ranks are on this host. Else it is
+/// the address that this host uses to reach other networks. Throws Error(unavailable).
 std::string serving_address(const std::string& network_interface, bool one_host);
 
 }  // namespace tutti

@@ -13,8 +13,8 @@ struct HostList {
   size_t count = 0;
 };
 
-/// Parsers of Slurm's compressed lists. Both return nothing for text that is not such a list, and
-/// for a list with more than 65,536 entries.
+/// Parsers of Slurm's compressed lists. Both return nothing for invalid text, and for a list with
+/// more than 65,536 entries.
 
 /// Parses a list of hosts: "n[1-3,07],login" means n1 n2 n3 n07 login. A name with several brackets
 /// stands for all combinations. Leading zeros set a width: "n[08-10]" means n08 n09 n10. A short

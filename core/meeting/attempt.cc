@@ -88,8 +88,8 @@ std::vector<Place> Attempt::meet() {
                       "TUTTI_CONNECT_TIMEOUT too short?",
                       options_.rank, seconds_waited(), format_rank_set(late), options_.size))
           .with_rank(late.front());
-    // All places are there. So one rank wrote its place and ended before it increased the count.
-    // The ranks will find out which rank it was when they connect.
+    // The store has all places. So one rank wrote its place and ended before it increased the
+    // count. The other ranks will notice which rank it was when they connect.
     gather_places();
     places = read_places();
   }
@@ -145,7 +145,7 @@ void Attempt::all_connected() {
   } catch (const Error& error) {
     if (!is_own_deadline(error)) throw;
     const auto late = missing("connected");
-    // The last rank may have ended before it increased the count.
+    // If no rank is late, the last rank ended before it increased the count.
     if (late.empty()) return failure_.succeed();
     failure_.fail(
         Error(ErrorCode::timeout,
@@ -188,7 +188,7 @@ void Attempt::fail(const Error& error) {
   throw Error(error);
 }
 
-// --- what ends it -------------------------------------------------------------------------------
+// --- what ends an attempt -----------------------------------------------------------------------
 
 // Ends the attempt if there is a reason. After its success, the communicator handles all failures.
 void Attempt::look() {
@@ -217,8 +217,8 @@ void Attempt::throw_first_death() {
 }
 
 // Returns the member that died, or -1 if the process was not a member. Before all places are known,
-// the dead process counts as the rank as which it was launched, unless another process has
-// published its place as that rank.
+// the result is the rank that the launcher gave to the dead process. If another process has
+// published its place as that rank, the result is -1.
 int Attempt::rank_of(const Death& death) {
   if (!members_.empty()) {
     const auto found = std::find(members_.begin(), members_.end(), death.who);

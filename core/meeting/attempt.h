@@ -33,12 +33,12 @@ struct Membership {
   std::vector<LaunchedRank> members;
   std::vector<int> local_ranks;
   std::shared_ptr<Inheritance> inheritance;
-  // Also set only if there is a parent. Returns the error that ended the parent, if any. The
-  // error's rank is the rank among the members, or -1 if that rank is not a member. The error ends
-  // every wait of the attempt.
+  // Set only if there is a parent communicator. Returns the error that ended the parent, if any.
+  // The error's rank is the rank among the members, or -1 if that rank is not a member. The error
+  // ends every wait of the attempt.
   std::function<std::optional<Error>()> parents_end;
   // Set for a first communicator (see core/meeting/rounds.h). `round` is the index of its round.
-  // Deaths with an index below `first_death` are older than the round. They are ignored until the
+  // Deaths with an index below `first_death` occurred before the round. They are ignored until the
   // members are known.
   int64_t round = -1;
   size_t first_death = 0;
@@ -65,8 +65,8 @@ class Attempt {
   const std::shared_ptr<Store>& store() const { return watched_; }
   /// Publishes where this rank runs. Returns where each rank runs, once all ranks have published
   /// it. Throws Error(timeout | version | mismatch | peer_lost | unavailable), which names the rank
-  /// that is missing, different or dead. Like all_connected() and fail(), it may also throw
-  /// ForgottenAttempt.
+  /// that is missing, different or dead. May also throw ForgottenAttempt, as all_connected() and
+  /// fail() may.
   std::vector<Place> meet();
   /// Publishes that this rank is connected. Returns when all ranks are connected.
   void all_connected();
@@ -75,7 +75,8 @@ class Attempt {
   [[noreturn]] void fail(const Error& error);
 
   static std::string place_key(int rank);
-  /// Key in the store of the number of known deaths when an attempt of a first communicator failed.
+  /// When an attempt at a first communicator fails, it stores the number of known deaths under this
+  /// key.
   static constexpr auto* kDeathsKey = "deaths";
 
  private:
@@ -91,7 +92,7 @@ class Attempt {
   void throw_if_forgotten() const;
   std::vector<int> missing(const char* part) const;
   /// Returns the seconds that this rank has waited, for a message. They are rounded to 0.01 s,
-  /// because the deadline began slightly earlier or later: 0.299 is shown as 0.3.
+  /// because 0.299 s may be the end of a timeout of 0.3 s.
   double seconds_waited() const;
 
   const Options options_;

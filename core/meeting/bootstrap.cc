@@ -61,7 +61,7 @@ std::string_view choose_backend(const std::vector<Place>& places, const Options&
     hosts.insert(place.host);
     processes.insert({place.pid_space, place.pid});
   }
-  // All ranks use the same GPU, so they can share its memory.
+  // If all ranks use the same GPU, they can share its memory.
   const auto& device = places.front().device;
   if (hosts.size() == 1 && !device.empty() &&
       std::all_of(places.begin(), places.end(),

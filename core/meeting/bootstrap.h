@@ -13,8 +13,8 @@ namespace tutti {
 Membership join_job(const Options& options);
 
 /// Makes and starts the engine: meets the other ranks in the store, checks that all have the same
-/// version and settings, and connects the backend. All ranks succeed, or all throw an Error. It
-/// names the rank that is missing, dead or different, or the limit that a rank has reached.
+/// version and settings, and connects the backend. All ranks succeed, or all throw an Error. The
+/// Error names the rank that is missing, dead or different, or the limit that a rank has reached.
 std::shared_ptr<Engine> make_engine(const Options& options, const Membership& membership);
 
 }  // namespace tutti

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// Returns where this process runs, and the rank as which it was launched.
+/// Returns where this process runs, and the rank that its launcher gave to it.
 Place own_place(const Options& options, const LaunchedRank& launched);
 
 /// A Place in the form that a rank writes to the store for an attempt. `call` is an id that
@@ -18,7 +18,7 @@ struct PlaceRecord {
   int64_t call = 0;
 };
 std::string encode_place(const PlaceRecord& record);
-/// Decodes a record. Throws Error(corrupt_data) that names `rank` if the text is not such a record.
+/// Decodes a record. Throws Error(corrupt_data) that names `rank` if the text is not a record.
 PlaceRecord decode_place(int rank, const std::string& text);
 
 /// Encodes as one text the library version and the settings that must be equal on all ranks.

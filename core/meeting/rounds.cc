@@ -57,8 +57,8 @@ class Rounds {
 RoundState Rounds::state_of(int64_t round) const {
   const auto store = this->store(round);
   try {
-    // It looks at the result without being a rank of the round, because this rank's number may have
-    // been different then.
+    // Looks at the result without a rank (-1), because this process may have had another rank in
+    // that round.
     if (!ToldFailure(*store, "attempt", -1, INT_MAX).look()) return RoundState::open;
     return store->try_get(kEmptyKey) ? RoundState::empty : RoundState::connected;
   } catch (const ToldError&) {
@@ -75,9 +75,9 @@ void Rounds::forget(int64_t last) const {
   int64_t end = first;
   for (int64_t round = first; round <= last; ++round) {
     const auto state = state_of(round);
-    // Two threads of one rank may be in two different rounds at the same time. A rank that is
-    // killed before it leaves its round delays the other ranks' cleanup by at most kKeptRounds
-    // rounds.
+    // A round before `last` may still be open, because two threads of one rank may be in different
+    // rounds. A rank that is killed before it leaves its round delays the other ranks' cleanup by
+    // at most kKeptRounds rounds.
     const bool is_old = last - round >= kKeptRounds;
     if (state == RoundState::open || (state == RoundState::connected && !is_old)) break;
     if (state == RoundState::empty || is_old) end = round + 1;
@@ -119,7 +119,8 @@ Holder take_place(const PlaceRecord& own, int rank, Store& store) {
              : Holder::another;
 }
 
-// Fails the round for ranks that still wait in it for the earlier process that this one replaces.
+// Fails the round. Other ranks may still wait in it for an earlier process, which this process
+// replaces.
 void end_round(const Options& options, Store& store) {
   try {
     ToldFailure(store, "attempt", options.rank, options.size)
@@ -143,21 +144,21 @@ bool is_new_here(const PlaceRecord& own, Store& store) {
 }
 
 // Returns whether the attempt has ended. A failure is thrown once per process, even if the process
-// comes later, so that all ranks retry together. Two kinds of failures are not thrown. If the
+// enters later, so that all ranks retry together. Two kinds of failures are not thrown. If the
 // failure names this rank, the other ranks published it because this rank was missing. If this
 // process was restarted, the failure concerns the process that it replaces.
 bool is_over(const Options& options, const PlaceRecord& own, const Rounds& rounds, int64_t round) {
   const auto store = rounds.store(round);
   try {
-    // It looks at the result without being a rank of the round, because this rank's number may have
-    // been different then.
+    // Looks at the result without a rank (-1), because this process may have had another rank in
+    // that round.
     return ToldFailure(*store, "attempt", -1, INT_MAX).look();
   } catch (const ToldError& failure) {
     const bool concerns = own.place.incarnation == 0 && failure.rank() != options.rank;
     if (concerns && is_new_here(own, *store)) {
       if (rounds.first() <= round) throw Error(failure);
-      // The store erased the round after it returned the failure. So it also lost the note that
-      // this process has seen the failure.
+      // The store erased the round after it returned the failure, and with it the note that this
+      // process has seen the failure. So is_new_here() was wrong, and its new note is erased.
       store->erase(been_key(own));
     }
     return true;
@@ -207,7 +208,8 @@ void leave_round(const Options& options, const Membership& membership) noexcept 
     store->set(kEmptyKey, "yes");
     rounds.forget(membership.round);
   } catch (const std::exception&) {
-    // Either the store is gone with its keys, or the keys stay as in a round in which a rank died.
+    // The store may be gone with its keys. Otherwise the keys stay, as after a round in which a
+    // rank died.
   }
 }
 

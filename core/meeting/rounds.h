@@ -8,7 +8,7 @@ namespace tutti {
 /// in the store. All ranks go through the same rounds, because each round ends for all of them or
 /// for none. When a round's communicator is made and all its ranks have left the round, the store
 /// erases this round and the failed rounds before it. If the ranks of a job never meet, the store
-/// keeps the last kKeptRounds rounds. So a rank that comes late learns of this many failures.
+/// keeps the last kKeptRounds rounds. So a rank that comes late still learns of these failures.
 inline constexpr int64_t kKeptRounds = 16;
 
 /// Enters this rank into the first round that has not ended, and sets the fields of the membership

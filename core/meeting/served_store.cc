@@ -51,8 +51,8 @@ struct Servers {
   std::mutex mutex;
   std::map<std::string, Server> by_address;  // guarded by mutex
 
-  // OpenSSL cleans up at exit. Because it is initialized here first, it does so after the servers
-  // are destroyed.
+  // OpenSSL cleans up at exit. Because it is initialized here, before the servers, it cleans up
+  // after the servers are destroyed.
   Servers() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
 };
 

@@ -14,9 +14,9 @@ struct ServedStore {
   std::shared_ptr<void> listener;  // while it exists, the server's log lines go to Options::log
 };
 
-/// Serves the store at this address, or returns the store that this process already serves there.
-/// The process serves it until it exits. So the ranks can meet in it again after a failed create()
-/// and after a communicator is gone. Throws the errors of TcpStoreServer.
+/// Serves a store at this address. If this process already serves one at the address, returns that
+/// store. The process serves the store until it exits. So the ranks can meet in it again after a
+/// failed create() and after a communicator is gone. Throws the errors of TcpStoreServer.
 ServedStore serve_store(const Options& options, const std::string& host, int port);
 
 }  // namespace tutti

@@ -54,7 +54,8 @@ std::string splits_path(const CommunicatorState& parent) {
   return fmt::format("{}/e{}", parent.path, parent.epoch);
 }
 
-// Returns the error that ended the parent communicator, if any. Its rank counts in the parent.
+// Returns the error that ended the parent communicator, if any. The error's rank is a rank of the
+// parent.
 using ParentsEnd = std::function<std::optional<Error>()>;
 ParentsEnd end_of(const CommunicatorState& parent) {
   return [weak = std::weak_ptr(parent.engine)]() -> std::optional<Error> {
@@ -124,8 +125,8 @@ std::shared_ptr<Inheritance> inherit(const CommunicatorState& parent, int color,
   return parent.engine->backend().split(context, color, static_cast<int>(own - members.begin()));
 }
 
-// Converts the error of a communicator that could not be made: its rank becomes a rank of the
-// caller's communicator.
+// Converts the error of a communicator that could not be made. The error's rank becomes a rank of
+// the caller's communicator.
 Error as_seen_from(const std::vector<int>& members, std::string_view what, const Error& error) {
   const int number = error.rank();
   if (number < 0 || number >= static_cast<int>(members.size())) return error;
@@ -186,8 +187,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
 namespace {
 
 // Returns the seconds for the first attempt to connect the survivors. Each further attempt may take
-// twice as long. The first limit is short because a rank that is stopped meanwhile delays all
-// others.
+// twice as long. The first limit is short, because a rank that is stopped during the attempt delays
+// all others.
 double patience(const Options& options) { return std::max(5.0, 2 * options.peer_timeout); }
 
 // Makes the error of a rank that cannot reach the store. It contains the probable reason.
@@ -208,9 +209,9 @@ Error store_is_gone(const CommunicatorState& parent, const Error& error) {
       .with_rank(options.serve_store ? -1 : options.rank);
 }
 
-// Returns a source of errors that end the shrink, or null. If the parent has ended, its error is
-// the reason for the shrink and no new one. If it is still running, it may report that a member is
-// lost.
+// Returns a source of errors that end the shrink, or null. If the parent has already ended, its
+// error is the reason for the shrink and must not end it. If the parent is still running, it may
+// report that a member is lost.
 ParentsEnd end_during_shrink(const CommunicatorState& parent, const std::vector<int>& members) {
   if (parent.engine->broken()) return nullptr;
   return [end = in_numbers_of(members, end_of(parent))] {

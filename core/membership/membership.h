@@ -27,8 +27,8 @@ std::shared_ptr<CommunicatorState> split(const CommunicatorState& parent, int nu
 /// rank is lost while they agree or connect, the remaining ranks start again, until they are
 /// connected or the deadline passes. Throws Error(timeout) that names the missing ranks. Throws
 /// Error(peer_silent) if the other ranks have excluded this rank, and Error(unavailable) if the
-/// store is gone. Also throws an error that only keeps this rank from connecting. The ranks in
-/// these errors are ranks of `parent`.
+/// store is gone. If only this rank cannot connect, throws the reason. The ranks in these errors
+/// are ranks of `parent`.
 std::shared_ptr<CommunicatorState> shrink(const CommunicatorState& parent, Deadline deadline);
 
 }  // namespace tutti

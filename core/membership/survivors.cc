@@ -15,7 +15,7 @@ namespace tutti {
 
 namespace {
 
-// Seconds to wait for the vote of a rank that others have given up, because it may still live.
+// Seconds to wait for the vote of a rank that other ranks have given up. The rank may still live.
 constexpr double kBriefSettle = 0.25;
 // A rank that caused this many failed attempts to connect is given up, even if it voted each time.
 constexpr int kMostComplaints = 2;
@@ -73,7 +73,7 @@ std::string Survivors::epoch_path(int epoch) const {
 }
 
 // Returns the key that lists an epoch's members. It is outside the epoch's prefix, so it stays when
-// the epoch's keys are erased. A rank that was excluded and wakes up later reads there that it is
+// the epoch's keys are erased. So an excluded rank that wakes up later can still read that it is
 // not a member.
 std::string Survivors::members_key(int epoch) const {
   return fmt::format("{}/members/{}", path_, epoch);

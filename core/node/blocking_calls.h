@@ -15,7 +15,8 @@ namespace tutti {
 /// At most one call runs at a time. Pure.
 class BlockingCalls {
  public:
-  /// Begins a call that all ranks make. Returns its sequence number; the first call gets 1.
+  /// Begins a collective call, which all ranks make. Returns its sequence number; the first call
+  /// gets 1.
   uint64_t begin_all() {
     is_of_two_ = false;
     return ++begun_;
@@ -49,21 +50,21 @@ class BlockingCalls {
   bool is_of_two() const { return is_of_two_; }
   /// Returns whether a waiting send or receive has this rank as its peer.
   bool needs(int rank) const;
-  /// Returns the number of calls of all ranks that this rank has begun.
+  /// Returns the number of collective calls that this rank has begun.
   uint64_t begun() const { return begun_; }
-  /// Returns the number of calls of all ranks that completed or failed on this rank.
+  /// Returns the number of collective calls that completed or failed on this rank.
   uint64_t over() const { return begun_ - (is_waiting() && !is_of_two_ ? 1 : 0); }
-  /// Returns the number of calls of all ranks that this rank finished before it first gave one up.
+  /// Returns the number of collective calls that this rank finished before it first gave one up.
   uint64_t finished() const { return failed_ > 0 ? failed_ - 1 : over(); }
   /// Returns the number of sends and receives that this rank has begun.
   uint64_t pairs() const { return pairs_; }
-  /// Returns the departure of a rank without which the running call of all ranks can never
-  /// complete. Returns null if the call may still complete.
+  /// If the running collective call can never complete because a rank departed, returns that
+  /// departure. Otherwise returns null.
   const Departure* departure_that_ends(const Peers& peers) const;
 
  private:
   uint64_t begun_ = 0;
-  uint64_t failed_ = 0;  // number of the first call that this rank gave up; 0: none
+  uint64_t failed_ = 0;  // sequence number of the first call that this rank gave up; 0: none
   uint64_t pairs_ = 0;
   bool is_of_two_ = false;
   std::vector<int> peers_;  // peers of the current sends and receives

@@ -17,7 +17,7 @@ class Gathering {
         missing_(size - 1),
         rank_(rank) {}
 
-  /// Adds a part of a rank's timeline. An empty part ends it.
+  /// Adds a part of a rank's timeline. An empty part means that the timeline is complete.
   void on_part(int from, std::span<const std::byte> part) {
     auto& timeline = timelines_[static_cast<size_t>(from)];
     if (part.empty())

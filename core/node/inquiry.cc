@@ -15,8 +15,9 @@ void Inquiry::open(int peer, const std::string& seen, Clock::time_point now) {
   next_look_ = now + kBetweenLooks;
 }
 
-// Looks for the cause in the launcher's record of deaths. It is the first recorded member that
-// failed, or the peer itself, however it ended. Any other rank that is already gone is skipped.
+// Looks for the cause in the launcher's record of deaths. The cause is the first recorded member
+// that failed, or the peer itself, however it ended. Any other rank that is already gone is
+// skipped.
 void Inquiry::on_deaths(const KnownDeaths& known, const Context& context, const Peers& peers) {
   if (known.is_all) until_ = std::min(until_, opened_ + kLongestWithoutRecord);
   for (const auto& death : known.deaths) {

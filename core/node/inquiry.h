@@ -13,8 +13,8 @@ namespace tutti {
 
 /// Looks for the cause of a link that ended without a farewell (the message of a rank that leaves).
 /// The launcher knows best how a rank ended. This rank gives it a short time to write that into the
-/// store, whether the store answers or not. The peer may also have ended because of another rank.
-/// In that case the launcher saw the other rank fail first. Pure.
+/// store, whether the store answers or not. If the peer ended because of another rank, the launcher
+/// saw the other rank fail first. Pure.
 ///
 ///   closed --open--> open --the record names a rank, or kLongest passed--> closed
 class Inquiry {

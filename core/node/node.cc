@@ -122,9 +122,9 @@ bool Node::take(Batch& batch, Clock::time_point now) {
 
 // A tensor may be computed on a stream that first waits for the Work of another tensor. Then the
 // two tensors must not be in one bucket, and the later tensor must not be in an earlier bucket.
-// Otherwise the bucket would wait for itself on the device, where no timeout of this class applies.
-// The scheduler therefore gets the later tensor only when that Work is done. The contents of the
-// later tensor cannot be complete before.
+// Otherwise the bucket would wait for itself on the device, and no timeout of this class would
+// notice. The scheduler therefore gets the later tensor only when that Work is done. The contents
+// of the later tensor cannot be complete before.
 bool Node::take_deferred(Clock::time_point now) {
   if (phase_ == Phase::inquiring) return false;
   bool others_wait = false;
@@ -206,7 +206,7 @@ Clock::time_point Node::wake_at() const {
   return Clock::time_point::max();
 }
 
-// Checks whether the plan still fits, but only while operations run.
+// While operations run, the plan must be checked too.
 Clock::time_point Node::wake_at_for_driver() const {
   return operations_go_on() ? std::min(wake_at(), scheduler_->next_look()) : wake_at();
 }

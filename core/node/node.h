@@ -70,10 +70,10 @@ class Node {
   /// Prepares for sleep. Returns false if something has arrived meanwhile. The caller must then
   /// step again instead of sleeping.
   bool arm();
-  /// Returns when the next step is due if nothing arrives.
+  /// Returns the time at which the next step is due if nothing arrives.
   Clock::time_point wake_at() const;
-  /// Returns when the next step of a thread that waits for a Work is due. Such a thread must also
-  /// check regularly whether the plan (the recorded step) still fits.
+  /// Returns wake_at() for a thread that waits for a Work. That thread must also check regularly
+  /// whether the plan (the recorded step) still fits.
   Clock::time_point wake_at_for_driver() const;
 
   Phase phase() const { return phase_; }
@@ -81,8 +81,8 @@ class Node {
   bool is_dead() const { return phase_ == Phase::broken || phase_ == Phase::over; }
   /// Returns whether something waits for other ranks, so that they must be watched.
   bool pending() const;
-  /// Returns whether the next step makes progress although nothing arrives. A thread that stops
-  /// stepping must then make another thread step.
+  /// Returns whether the next step makes progress although nothing arrives. A thread that does not
+  /// call step() any more must then make another thread call it.
   bool can_go_on() {
     return posted_ || submitted_late_ || (operations_go_on() && scheduler_->can_go_on());
   }
@@ -99,8 +99,8 @@ class Node {
   /// Returns the error of the failed blocking call. Call it after may_hear_why() has returned
   /// false.
   Error why_blocking_failed(const Error* reason) const;
-  /// Returns when to call may_hear_why() again if no step makes progress. max(): only a step can
-  /// change its result.
+  /// Returns the time at which to call may_hear_why() again if no step makes progress. max(): only
+  /// a step can change its result.
   Clock::time_point hears_no_more_at(Clock::time_point since) const {
     return phase_ == Phase::inquiring ? Clock::time_point::max() : since + kLongestSilence;
   }
@@ -174,7 +174,7 @@ class Node {
   Closing closing_;
   std::unique_ptr<Coordinator> coordinator_;  // only on rank 0
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<Entry*> deferred_;  // held back until Works for which their streams wait are done
+  std::vector<Entry*> deferred_;  // wait for Works before them on their streams
   std::deque<std::vector<std::byte>> loopback_;
   std::vector<Entry*> taken_, joining_;  // contents of the batch, used in take()
   std::vector<std::byte> message_;       // buffer used in handle_messages()

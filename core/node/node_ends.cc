@@ -1,5 +1,5 @@
-// Handles the end of ranks. This rank announces to its peers that it closes, learns that a peer
-// closes, and fails pending operations when a peer is lost or a fault (an error that ends the
+// Handles the end of ranks. This file announces that this rank closes and handles the farewell of a
+// peer. It fails pending operations when a peer is lost or a fault (an error that ends the
 // communicator) arrives.
 
 #include <fmt/format.h>
@@ -58,8 +58,8 @@ void Node::handle_peer_events(Clock::time_point now) {
     if (state == Peers::State::here) continue;
     overseer_.left(event->peer);
     gathering_.on_end(event->peer);
-    // If the rank sent a farewell, it was received before. A goodbye of the transport alone does
-    // not say which operations the rank finished.
+    // If the rank sent a farewell, this rank has received it before this event. A goodbye of the
+    // transport alone does not say which operations the rank finished.
     if (event->kind == PeerEvent::Kind::left) on_farewell(event->peer, {});
     if (state != Peers::State::lost || !operations_go_on()) continue;
     inquiry_.open(event->peer, event->detail, now);
@@ -69,7 +69,7 @@ void Node::handle_peer_events(Clock::time_point now) {
 }
 
 // Ends the inquiry if the cause is known. A third rank may send the cause earlier in a fault
-// message. Then this rank is already broken and makes no inquiry.
+// message. In that case this rank is already broken and makes no inquiry.
 void Node::inquire(Clock::time_point now) {
   const int peer = inquiry_.peer();
   const auto process =
@@ -85,7 +85,7 @@ void Node::inquire(Clock::time_point now) {
 }
 
 // Returns the first cause of a loss. A rank that was lost after another rank had closed is not the
-// cause, unless a pending operation of this rank still needs it.
+// cause, unless a pending operation of this rank still needs the lost rank.
 Error Node::blame_for(const Error& lost, Clock::time_point now) {
   if (peers_.first() == nullptr) return lost;
   scheduler_->advance(now);

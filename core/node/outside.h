@@ -12,13 +12,13 @@
 
 namespace tutti {
 
-/// Services that a Node needs from its surroundings. The engine and the simulation implement it. It
-/// is called from inside a call of the Node. No function waits or calls the Node.
+/// Services that a Node needs from its surroundings. The engine and the simulation implement it.
+/// The Node calls it from inside its own functions. No function of Outside waits or calls the Node.
 class Outside {
  public:
   virtual ~Outside() = default;
-  /// Called when these operations have ended, with or without an error. Counts them, frees their
-  /// entries for the next use, and then ends their Works.
+  /// Called when these operations have ended, with or without an error. Counts the operations,
+  /// frees the entries for the next use, and then ends the Works.
   virtual void finish(std::span<Entry* const> entries, const Error* error) = 0;
   /// Fails every submitted operation that has not ended.
   virtual void finish_all(const Error& error) = 0;

@@ -20,7 +20,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Returns the seconds between pings. They are frequent enough for reports and errors to have a late
+// Returns the seconds between pings. Pings are so frequent that reports and errors show a late
 // rank's current state.
 double probe_interval(const Options& options) {
   double seconds = options.stall_warning / 2;
@@ -69,8 +69,8 @@ Overseer::Verdict Overseer::look(const Pending& pending, Clock::time_point now) 
 }
 
 // Returns the error about a silent rank. Several ranks may seem silent because of one stopped rank.
-// With UCX all peers write into one queue of this rank. If a peer was stopped while it wrote there,
-// it blocks the messages of the other peers. So a stopped rank is named first.
+// With UCX all peers write into one queue of this rank. A peer that was stopped while it wrote
+// blocks the messages of the other peers. So a stopped rank is named first.
 Error Overseer::silence_of(const std::vector<int>& silent, const Pending& pending,
                            Clock::time_point now) const {
   const auto stopped = std::ranges::find_if(
@@ -167,8 +167,8 @@ std::optional<Error> Overseer::what_never_meets(const Pending& pending,
   return {};
 }
 
-// Reports such a wait only after half a second. A rank's status may have changed since its last
-// pong, and two more pongs arrive in that time.
+// Returns the error of what_never_meets() only if it persists for half a second. A rank's status
+// may have changed since its last pong, and two more pongs arrive in that time.
 std::optional<Error> Overseer::what_still_never_meets(const Pending& pending,
                                                       Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(500);

@@ -16,9 +16,9 @@
 
 namespace tutti {
 
-/// Watches pending operations. It decides which ranks to ping, what to report, and which errors end
-/// the communicator: a silent rank, calls that can never match, or an operation that takes too
-/// long. It checks only while something is pending.
+/// Watches pending operations. It decides which ranks to ping and what to report. It ends the
+/// communicator if a rank is silent, if calls can never match, or if an operation takes too long.
+/// It checks only while something is pending.
 class Overseer {
  public:
   Overseer(const Options& options, const Context& context, Outside& outside);
@@ -47,7 +47,7 @@ class Overseer {
   Verdict look(const Pending& pending, Clock::time_point now);
   /// Called when nothing is pending.
   void rest(Clock::time_point now);
-  /// Returns when look() must be called even if nothing arrives.
+  /// Returns the time at which look() must be called even if nothing arrives.
   Clock::time_point wake_at() const {
     return next_ == Clock::time_point::min() ? Clock::time_point::max() : next_;
   }
@@ -75,7 +75,7 @@ class Overseer {
   std::vector<std::optional<RankStatus>> statuses_;  // status in each peer's last pong
   std::string never_meets_;  // error text about calls that seem unable to match
   Clock::time_point never_meets_since_;
-  Clock::time_point next_ = Clock::time_point::min();  // next look(); min: nothing was pending
+  Clock::time_point next_ = Clock::time_point::min();  // next look(); min(): nothing is pending
 };
 
 }  // namespace tutti

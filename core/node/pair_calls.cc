@@ -32,7 +32,7 @@ void PairCalls::advance(Part& part) {
   if (part.state != OperationState::pending || part.left) return;
   const auto* departure = peers_.departure_of(part.peer);
   if (departure == nullptr) return;
-  // All data that the other rank wrote before it left has arrived by now, and no more will arrive.
+  // All data that the other rank wrote before it left has arrived by now.
   part.state = part.operation->advance();
   if (part.state != OperationState::pending) return;
   part.left = departure->error;

@@ -11,7 +11,7 @@ namespace tutti {
 /// these edges:
 ///
 ///   forming   -> running    all ranks have met
-///   forming   -> over       the ranks do not meet, so it is abandoned
+///   forming   -> over       the ranks do not meet; abandon() is called
 ///   running   -> departing  a farewell arrives
 ///   running   -> inquiring  a link ended without a farewell
 ///   running   -> closing    the program closes
@@ -32,7 +32,7 @@ namespace tutti {
 enum class Phase : uint8_t {
   forming,    // the ranks connect; no operation is accepted yet
   running,    // all ranks take part
-  departing,  // a rank has sent its farewell; operations that it finished still complete
+  departing,  // another rank has sent its farewell; operations that it finished still complete
   inquiring,  // a link ended without a farewell, and the cause is not known yet
   closing,    // this rank closes and takes no part in operations any more
   broken,     // an error has ended the communicator on all ranks
@@ -42,7 +42,6 @@ inline constexpr int kPhaseCount = 7;
 
 /// An edge of the drawing: the phase before and the phase after.
 using PhaseEdge = std::pair<Phase, Phase>;
-/// Returns all edges of the drawing.
 std::span<const PhaseEdge> phase_edges();
 /// Returns whether the drawing has an edge between these phases.
 bool may_follow(Phase from, Phase to);

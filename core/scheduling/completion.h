@@ -29,8 +29,8 @@ class CompletionOf {
   explicit CompletionOf(int parts) : parts_left_(parts) {}
 
   bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Returns the error and marks it as seen. The Work must be done; its error no longer changes
-  /// then.
+  /// Returns the error and marks it as seen. The Work must be done. Its error does not change after
+  /// that.
   const std::optional<Error>& see_error() {
     seen_.store(true, std::memory_order_relaxed);
     Sync::reads(&error_);

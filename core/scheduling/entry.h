@@ -21,11 +21,12 @@ class Staged {
   /// Returns whether all elements of the input before index `end` are in host memory. When more
   /// elements arrive, a host function on the device's stream wakes the engine.
   virtual bool arrived(int64_t end) const = 0;
-  /// Called when an allreduce's elements [begin, begin + count) are final.
+  /// Called when an allreduce's elements [begin, begin + count) have their final values.
   virtual void finished(int64_t begin, int64_t count) noexcept = 0;
 };
 
-/// A point in a stream. It is reached when all work put on the stream before it is done.
+/// A point in a stream. The point is reached when all work that was put on the stream before the
+/// point is done.
 class StreamPoint {
  public:
   StreamPoint(DeviceRuntime& runtime, Device device, StreamRef stream)
@@ -43,15 +44,15 @@ class StreamPoint {
 };
 
 /// One named operation of this rank, from submission to completion. The next operation of the same
-/// name reuses it. The engine owns it. While it is pending, only the thread that runs the engine
-/// touches it.
+/// name reuses the Entry. The engine owns the Entry. While the operation is pending, only the
+/// thread that runs the engine touches it.
 struct Entry {
   Request request;
   TensorView input;
   TensorView output;                   // equal to input if in place
   bool library_output = false;         // the engine makes the output when its size is known
   Tensor made;                         // the output that the engine made
-  std::unique_ptr<StreamPoint> ready;  // the point from which on device memory may be used
+  std::unique_ptr<StreamPoint> ready;  // reached when the device memory may be used
   // Works for which the input's stream waits. The scheduler gets the entry only when they are done.
   std::vector<std::weak_ptr<WorkState>> behind;
   Staged* staged = nullptr;  // set if device memory goes through host memory; owned by the Work
@@ -71,14 +72,14 @@ struct Entry {
   bool shared = false;                  // the memory is in a Region that the peers can access
   const FusedUpdate* update = nullptr;  // the update to apply to the result, or null
 
-  // The plan (recorded step) in which the name was looked up; 0: not looked up yet. The next fields
-  // have the result of that look-up.
+  // Id of the plan (recorded step) in which this name was looked up; 0: not looked up yet. The next
+  // two fields have the result of the look-up.
   uint32_t plan_id = 0;
   int64_t plan_index = -1;
   bool fits_plan = false;
   bool held_by_plan = false;
   bool waits_in_plan = false;  // its last slice has not been launched yet
-  Entry* older = nullptr;      // neighbours in the plan's list of entries, in order of submission
+  Entry* older = nullptr;      // neighbours in the plan's list, which is in order of submission
   Entry* newer = nullptr;
 
   int64_t sent_id = -1;  // cache id that the request used; -1: the request was sent in full
@@ -86,7 +87,7 @@ struct Entry {
   /// the output's device.
   Device device() const { return (input.data() != nullptr ? input : output).device(); }
 
-  int64_t left = 0;       // allreduce: number of elements that are answered but not final yet
+  int64_t left = 0;       // allreduce: number of answered elements without a final value yet
   int64_t final_end = 0;  // allreduce: end of the last final slice; a new request begins here
 };
 

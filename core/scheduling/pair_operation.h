@@ -5,10 +5,10 @@
 namespace tutti {
 
 /// A send or receive of a prepared pair (two ranks that exchange a name without asking rank 0). It
-/// is one message, directly between the memory of the two users. The receiver sends an empty
+/// is one message, sent directly between the tensors of the two ranks. The receiver sends an empty
 /// message to announce that it takes part. The sender is not done before it has received that
-/// message. So if either rank does something else instead, neither rank has finished this
-/// operation, and nothing was written. Its Run starts the same object again for the next use of the
+/// message. So if one of the ranks does something else instead, neither rank finishes this
+/// operation, and nothing is written. Its Run starts the same object again for the next use of the
 /// pair.
 class PairOperation final : public Operation {
  public:

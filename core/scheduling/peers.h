@@ -42,8 +42,8 @@ class Peers {
   /// Returns the first departure, or null if no rank has left.
   const Departure* first() const { return departures_.empty() ? nullptr : &departures_.front(); }
   const Departure* departure_of(int rank) const;
-  /// Returns the first departure of a rank that had not finished the blocking call number `call`,
-  /// which all ranks make. Returns null if there is none.
+  /// Returns the first departure of a rank that had not finished the collective blocking call
+  /// number `call`. Returns null if there is none.
   const Departure* departure_before_blocking(uint64_t call) const;
 
  private:

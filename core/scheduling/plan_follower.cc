@@ -38,7 +38,7 @@ PlanFollower::Next PlanFollower::outlived() const {
 }
 
 // Returns whether there is evidence that the next bucket will never be complete: a thread of this
-// rank waits for a tensor of a later bucket, or such a tensor has waited for a long time.
+// rank waits for a tensor that waits in the plan, or a tensor has waited there for a long time.
 bool PlanFollower::is_stuck(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(1);
   constexpr auto kPatience = std::chrono::seconds(1);

@@ -34,12 +34,12 @@ class PlanFollower {
   enum class Next : uint8_t {
     nothing,
     launch,     // launch the next bucket, with data
-    veto,       // launch it with a veto, because the plan does not fit
-    reordered,  // veto it: for many steps the tensors became ready in another order
-    unused,     // veto it: the program now uses other tensors
+    veto,       // veto the next bucket, because the plan does not fit
+    reordered,  // veto the next bucket: for many steps the tensors had another order
+    unused,     // veto the next bucket: the program now uses other tensors
   };
   static constexpr int kMostRunning = 8;     // number of buckets that may run at the same time
-  static constexpr int kMostBesidePlan = 4;  // number of answers per step of patience()
+  static constexpr int kMostBesidePlan = 4;  // answers with other tensors that count as one step
 
   PlanFollower(int rank, int size) : rank_(rank), size_(size) {}
 
@@ -48,7 +48,7 @@ class PlanFollower {
   const Plan& plan() const { return replay_->plan(); }
   const Replay& replay() const { return *replay_; }
 
-  /// Begins to follow a plan. Throws DamagedMessage if there already is one.
+  /// Begins to follow a plan. Throws DamagedMessage if this rank already has a plan.
   void begin(Plan plan);
   void on_veto(const Veto& veto);
   /// Offers a submitted entry to the plan. Returns true if the plan takes it.
@@ -78,10 +78,10 @@ class PlanFollower {
     return state_ == State::following && running < kMostRunning &&
            (must_veto() || (replay_->ready() && arrived()));
   }
-  /// Returns when next() may give another answer although nothing arrives. Valid after next()
-  /// returned `nothing`.
+  /// Returns the time at which next() may give another answer although nothing arrives. Valid after
+  /// next() returned `nothing`.
   Clock::time_point wake_at() const { return wake_at_; }
-  /// Returns when a waiting thread should check whether the plan fits.
+  /// Returns the time at which a waiting thread should check whether the plan still fits.
   Clock::time_point look_at() const {
     const bool looks =
         state_ == State::following && replay_->holds_waiting() && replay_->lacks_some();
@@ -115,15 +115,15 @@ class PlanFollower {
 
   /// Returns whether entries wait in the plan for their bucket.
   bool holds_waiting() const { return has_plan() && replay_->holds_waiting(); }
-  /// This rank's progress, for its farewell: a plan, and its first bucket that this rank has not
-  /// launched or that was vetoed.
+  /// This rank's progress, for its farewell: the id of a plan, and the first bucket of the plan
+  /// that this rank has not launched or that was vetoed.
   struct Place {
     uint32_t plan = 0;
     uint64_t sequence = 0;
   };
   Place place() const;
-  /// Returns the number of steps after which rank 0 replaces the plan, if the order of the tensors
-  /// differs or the plan's tensors are not used.
+  /// Returns the number of steps for which rank 0 keeps a plan whose tensors now have another order
+  /// or are not used.
   int patience() const { return patience_; }
   int beside() const { return beside_; }
 
@@ -135,15 +135,15 @@ class PlanFollower {
   const int rank_, size_;
   State state_ = State::none;
   std::optional<Replay> replay_;
-  std::optional<uint64_t> veto_seen_;  // number of the bucket that another rank vetoes
+  std::optional<uint64_t> veto_seen_;  // sequence number of the bucket that another rank vetoes
   std::optional<Veto> early_veto_;     // veto of a plan that has not begun on this rank yet
-  uint64_t collapsed_from_ = 0;        // the results of buckets from this number on are discarded
+  uint64_t collapsed_from_ = 0;        // results from this sequence number on are discarded
   Place last_;                         // this rank's progress in the previous plan
   // Number of answers with allreduces since the last bucket of the plan was launched.
   int beside_ = 0;
   int patience_ = 32;
-  // next_look_ is when to check again for signs that the plan does not fit. stuck_due_ is when a
-  // waiting bucket counts as stuck.
+  // next_look_ is the time to check again for signs that the plan does not fit. stuck_due_ is the
+  // time from which on a waiting bucket counts as stuck.
   Clock::time_point next_look_, stuck_due_;
   Clock::time_point wake_at_ = Clock::time_point::max();
 };

@@ -23,7 +23,7 @@ std::string pair_entry_key(std::string_view name, int64_t peer);
 ///   (asking) --an answer makes the pair--> ready <--launch, finish--> running
 ///   ready   --this rank leaves, or the peer left from the next use on--> left
 ///   running --its use is finished, and the next one is left------------> left
-///   running --the peer left from its use on: it is taken back----------> (asking)
+///   running --the peer left from this use on: the use is cancelled-----> (asking)
 ///   left    --the next operation under its key-------------------------> (asking)
 ///
 /// A rank leaves a pair from a certain use on. Both ranks still complete the uses before that.
@@ -38,16 +38,16 @@ class PreparedPair {
   bool sends() const { return sends_; }
   State state() const { return state_; }
   bool fits(const Signature& signature) const;
-  /// Returns the index of the use that this rank launches next. If a use runs, it is the one
-  /// before.
+  /// Returns the index of the use that this rank launches next. A use that runs now has the index
+  /// before it.
   uint64_t next_use() const { return next_use_; }
   /// Returns the number of uses that this rank has finished.
   uint64_t finished() const { return next_use_ - (state_ == State::running ? 1 : 0); }
-  /// Returns whether either rank asks rank 0 for this use instead.
+  /// Returns whether one of the ranks asks rank 0 for this use instead of using the pair.
   bool is_left_from(uint64_t use) const { return over_from_ <= use; }
   bool is_left_by_peer() const { return left_by_peer_.has_value(); }
   /// Returns whether the peer has finished the use. `farewell` came from the peer. It lists the
-  /// pair as long as a use of it runs on the peer. Before a rank forgets a pair, it sends the
+  /// pair if a use of the pair still runs on the peer. Before a rank forgets a pair, it sends the
   /// number of uses that it has finished.
   bool peer_finished(uint64_t use, const Farewell& farewell) const {
     return use < farewell.uses_of(id_).value_or(left_by_peer_.value_or(0));
@@ -83,7 +83,7 @@ class PreparedPair {
   State state_ = State::ready;
   bool is_recalled_ = false;  // this rank has asked the peer to give up the running use
   uint64_t next_use_ = 0;
-  // The first use that is not done in the pair, because either rank asks rank 0 for it.
+  // The first use that one of the two ranks requests from rank 0 instead.
   uint64_t over_from_ = std::numeric_limits<uint64_t>::max();
   // The first use for which the peer has left the pair. The use before it may still run on the
   // peer.
@@ -124,8 +124,8 @@ class PreparedPairs {
 
   std::unordered_map<std::string, PreparedPair> pairs_;  // by key
   int64_t newest_ = -1;                                  // highest id in an answer so far
-  // Maps the id of each pair whose answer has not arrived yet to the first use for which the peer
-  // has left it.
+  // The pairs whose answer has not arrived yet, but which the peer has already left. Maps the
+  // pair's id to the first use for which the peer has left it.
   std::unordered_map<int64_t, uint64_t> early_left_;
 };
 

@@ -36,8 +36,8 @@ class Replay {
   /// Called when this rank has launched the next bucket with data.
   void launched();
 
-  /// Returns the number of consecutive steps, all in the same order, in which a later bucket was
-  /// complete before an earlier one.
+  /// Returns how many steps in succession had the same order of tensors and completed a later
+  /// bucket before an earlier one.
   int inverted_steps() const { return inverted_steps_; }
 
   /// Returns the names of the next bucket's tensors that are not submitted yet.
@@ -55,8 +55,8 @@ class Replay {
       if (entry->waits_in_plan && is_evidence(*entry)) return entry;
     return nullptr;
   }
-  /// Removes and returns the entries that wait for their bucket, in order of submission. Afterwards
-  /// no bucket of the plan can be launched.
+  /// Removes and returns the entries that wait for their bucket, in order of submission. After that
+  /// no bucket of the plan can be launched any more.
   std::vector<Entry*> take_waiting();
   /// Removes and returns all entries, also those in launched buckets, in order of submission.
   std::vector<Entry*> take_all();
@@ -78,7 +78,7 @@ class Replay {
   size_t next_index_ = 0;
   std::vector<TensorState> tensors_;
   std::vector<int> missing_;  // per bucket: number of needed tensors that are not submitted yet
-  bool inverted_ = false;     // a later bucket was complete first in this step
+  bool inverted_ = false;     // in this step a later bucket was complete before an earlier one
   uint64_t order_ = 0;        // hash of the tensors' order in this step
   uint64_t last_order_ = 0;   // hash of the tensors' order in the last step
   int inverted_steps_ = 0;

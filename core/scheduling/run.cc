@@ -56,8 +56,8 @@ size_t RegionPool::free_bytes() const {
 
 namespace {
 
-// Fills `data` with `value`, the neutral element: a rank without data contributes it, so that the
-// result does not change.
+// Fills `data` with `value`, the neutral element of the op. A rank without data contributes it, so
+// that the result does not change.
 template <class T>
 void fill_value(std::byte* data, int64_t count, T value) {
   for (int64_t i = 0; i < count; ++i) std::memcpy(data + i * sizeof value, &value, sizeof value);
@@ -156,8 +156,8 @@ std::unique_ptr<Run> Run::bucket(uint64_t tag, RegionPool& pool, const Bucket& b
   return run;
 }
 
-// Returns whether the Run can be used again. An operation with memory of its own cannot: that
-// memory is made or filled for one use only.
+// Returns whether the Run can be used again. An operation with memory of its own cannot be used
+// again, because that memory is made or filled for one use only.
 bool Run::can_repeat() const {
   if (!slices_.empty()) return true;
   if (entries_.empty() || std::ranges::any_of(entries_, &Entry::library_output)) return false;
@@ -276,7 +276,7 @@ void Run::start(Backend& backend, uint32_t verdict, int queue, Clock::time_point
       updates_ = false;  // the backend applies the update
     }
   } else if (!is_pair(collective_.kind)) {
-    // All ranks take part, in the order of rank 0's answers.
+    // All ranks launch these operations in the same order, so they may use a queue.
     launch.queue = queue;
     const bool is_packed = backend.packs_itself(collective_, launch);
     if (!is_packed) launch.queue = kNoQueue;
@@ -325,7 +325,7 @@ void Run::start_on_device(Launch& launch) {
     if (gate == nullptr || !is_last) continue;
     on_device_.gates.push_back(gate);
     on_device_.gated.push_back(entry.work.get());
-    entry.work->set_on_its_way(false);  // it may still be set from before a veto
+    entry.work->set_on_its_way(false);  // a vetoed use may have set it
   }
   // A reduction in place counts as packed and needs no copy, because only the owner of a part
   // writes it.

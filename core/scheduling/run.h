@@ -14,17 +14,17 @@
 
 namespace tutti {
 
-/// A pool of regions, so that a repeated step allocates none. Sizes are rounded up by less than an
-/// eighth or 4 KiB, whichever is more. The pool is bounded in two ways. A host region that was not
-/// used during the last kForgetAfter calls of take() is returned to the backend. Device regions are
-/// exempt, because freeing one blocks the caller until the device is idle. If there are more than
-/// 64 regions, the one that was unused for longest is returned.
+/// A pool of regions, so that a repeated step allocates none. A size is rounded up by less than an
+/// eighth, or by less than 4 KiB if that is more. The pool is bounded in two ways. A host region
+/// that was not used during the last kForgetAfter calls of take() is returned to the backend.
+/// Device regions are exempt, because freeing one blocks the caller until the device is idle. If
+/// there are more than 64 regions, the one that was unused for longest is returned.
 class RegionPool {
  public:
   static constexpr uint64_t kForgetAfter = 1024;
   explicit RegionPool(Backend& backend) : backend_(backend) {}
-  /// Returns a region of at least `bytes`. On a device it also has room for a veto flag behind
-  /// them.
+  /// Returns a region of at least `bytes`. On a device the region also has room for a veto flag
+  /// behind these bytes.
   std::unique_ptr<Region> take(size_t bytes, Device device = {});
   void give_back(std::unique_ptr<Region> region, Device device = {});
   uint64_t allocations() const { return allocations_; }
@@ -36,7 +36,7 @@ class RegionPool {
   struct Free {
     Device device;
     std::unique_ptr<Region> region;
-    uint64_t since = 0;  // value of takes_ when it was given back
+    uint64_t since = 0;  // value of takes_ when the region was given back
   };
   std::vector<Free> free_;  // ordered by time without use, longest first
   uint64_t takes_ = 0;
@@ -58,18 +58,18 @@ struct Origin {
 };
 
 ///   waiting --start--> running --done, vetoed or failed-------------------> over
-///   running --the plan was vetoed in front of it--> cancelled ------------> over
+///   running --the plan was vetoed before it--> cancelled -----------------> over
 ///   running --a rank that it needs has left-------> doomed ---------------> over
-///   running --fails and no rank is known to be why--> unexplained
+///   running --fails, and no rank is known as cause--> unexplained
 ///   unexplained --a rank that it needs has left---> doomed
-///   doomed  --the plan was vetoed in front of it--> cancelled
+///   doomed  --the plan was vetoed before it-------> cancelled
 ///   over    --its pair or plan repeats it---------> waiting
 /// If an operation stays unexplained, the communicator breaks.
 enum class RunState : uint8_t { waiting, running, cancelled, doomed, unexplained, over };
 
-/// One collective that the backend runs: its memory, the entries that it serves, and how their
-/// tensors are packed into that memory and unpacked. The Collective's spans point into this object,
-/// so it must not move.
+/// One collective that the backend runs. It owns the collective's memory, knows the entries that
+/// the collective serves, and packs and unpacks their tensors. The Collective's spans point into
+/// this object, so it must not move.
 class Run {
  public:
   Run(uint64_t tag, RegionPool& pool) : tag_(tag), pool_(pool) {}
@@ -86,7 +86,7 @@ class Run {
   void repeat(uint64_t tag);
   /// Makes an operation of another kind: one answer, or several allgathers or reduce_scatters that
   /// share a bucket. Without `entries` this rank vetoes (refuses to run) it. In that case, if parts
-  /// are exchanged, `given` has the number of rows that it would send to each rank. Throws
+  /// are exchanged, `given` has the number of rows that this rank would send to each rank. Throws
   /// Error(out_of_memory).
   static std::unique_ptr<Run> moved(uint64_t tag, RegionPool& pool,
                                     std::span<const Response> answers,
@@ -99,8 +99,9 @@ class Run {
   /// is the Launch queue for buckets, for operations on a device, and for operations that the
   /// backend packs itself.
   void start(Backend& backend, uint32_t verdict, int queue, Clock::time_point now);
-  /// Checks a pending operation on a device. If its gate write is now on a stream for the first
-  /// time, marks the Works with these gates and returns true.
+  /// Checks a pending operation on a device. A gate is memory for which streams wait. When the
+  /// write that opens the operation's gates is on a stream, marks the gates' Works and returns
+  /// true, once.
   bool tell_on_its_way();
   /// Copies staged results to the user's memory. Requires that the operation is done.
   void finish();
@@ -137,7 +138,8 @@ class Run {
   /// pair.
   const Traffic& traffic() const { return predicted_.traffic; }
   Clock::time_point started() const { return started_; }
-  /// On a device: sets the object that records the times of its parts; null: no timeline.
+  /// On a device: sets the object that records the times of the operation's parts; null: no
+  /// timeline.
   void set_spans(std::shared_ptr<const DeviceSpans> spans) { on_device_.spans = std::move(spans); }
 
  private:

@@ -124,7 +124,7 @@ void Run::take_single(const Response& response, const std::vector<int64_t>& give
 }
 
 // Sets the dtype of the transfer. If a reduction is scaled before it starts or is sent in another
-// dtype, makes copies for it to work on.
+// dtype, makes copies on which the reduction works.
 void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
                 int64_t output_count) {
   collective_.dtype = signature.wire;
@@ -140,10 +140,9 @@ void Run::stage(const Signature& signature, Entry* entry, int64_t input_count,
   collective_.output = output_region_->data();
 }
 
-// Returns whether the input must be copied because the output would overwrite it too early. This is
-// the case for a reduce_scatter that runs by a schedule (and is not packed). It is also the case
-// for an allgather or gather whose input is in the output, but not at the offset of this rank's
-// rows.
+// Returns whether the input must be copied because the output would overwrite it too early. There
+// are two cases. One is a reduce_scatter that runs by a schedule and is not packed. The other is an
+// allgather or gather whose input is in the output, but not at the offset of this rank's rows.
 bool Run::must_keep_input_apart(bool is_packed) const {
   const auto kind = collective_.kind;
   const bool is_joined = joins_parts(kind);
@@ -204,7 +203,7 @@ void Run::take_members(std::span<const Response> answers, int size) {
   bind_members();
 }
 
-// Sets the offset of each operation's elements in the bucket, for packing and for unpacking.
+// Sets the offset of each operation's elements in the bucket. Packing and unpacking use it.
 void Run::bind_members() {
   const bool gathers = joins_parts(collective_.kind);
   const auto own = static_cast<size_t>(rank_);

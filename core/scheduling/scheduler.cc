@@ -59,8 +59,8 @@ void Scheduler::join(Entry* entry, Clock::time_point now) {
 
 void Scheduler::ask_to_join() {
   if (join_.entry == nullptr || join_.is_asked) return;
-  // This rank leaves its plan before it joins. After any rank has left the communicator, plans are
-  // not left any more, so the join is sent anyway.
+  // This rank leaves its plan before it joins. Once any rank has left the communicator, this rank
+  // cannot leave the plan any more, so it sends the join anyway.
   if (plan_.has_plan() && peers_.first() == nullptr) return;
   const auto is_of_pair = [](const auto& run) { return run->is_in_pair(); };
   if (std::ranges::any_of(runs_, is_of_pair) || !behind_pairs_.empty()) return;
@@ -94,7 +94,7 @@ void Scheduler::flush() {
 }
 
 // Sends again, in full, those outstanding requests whose ids rank 0 has forgotten. An empty message
-// ends them.
+// marks the end of these requests.
 void Scheduler::on_resend(WireReader reader) {
   const auto forgotten = reader.numbers();
   const NameCache nobody_knows(0);
@@ -181,7 +181,7 @@ void Scheduler::on_response(const Response& response, std::vector<Response>& fus
     check_answer(entry->request, response, rank_, size_);
     if (response.pair >= 0) prepare_pair(response, *entry);
   }
-  // Every rank counts the tag. Only the sender and the receiver have something to run.
+  // Every rank takes a tag for this send. Only the sender and the receiver have something to run.
   const uint64_t tag = next_tag_++;
   if (entry != nullptr)
     waiting_.push_back(Run::moved(tag, pool_, {&response, 1}, {}, {entry}, rank_, size_));
@@ -319,7 +319,7 @@ bool Scheduler::advance(Clock::time_point now) {
         continue;
       }
       const auto* why = run.operation()->failure();
-      // Fails all pending entries, also those of this Run.
+      // The hook fails all pending entries, also those of this Run.
       hooks_.broken(fmt::format("{} failed in flight{}{}", describe(run), why ? ": " : "",
                                 why ? why->what() : ""));
       return true;
@@ -353,8 +353,8 @@ bool Scheduler::advance(Clock::time_point now) {
   return moved;
 }
 
-// An operation that ended in the last advance() may have made room for the next one. A cancelled
-// operation may have ended.
+// Progress is possible although nothing has arrived: an operation that ended in the last advance()
+// may have made room for the next one, or a cancelled operation may have ended.
 bool Scheduler::can_go_on() {
   if (!doomed_.empty() ||
       std::ranges::any_of(runs_, [](const auto& run) { return run->is_given_up(); }))

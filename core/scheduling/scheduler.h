@@ -46,7 +46,8 @@ class Scheduler {
             Statistics& statistics, Timeline& timeline, Hooks hooks);
 
   void submit(Entry* entry, Clock::time_point now);
-  /// Called when this rank is out of data. It then takes part in later answers without data.
+  /// Called when this rank is out of data. The rank then takes part in later operations without
+  /// data.
   void join(Entry* entry, Clock::time_point now);
   /// Sends the requests that were made since the last flush().
   void flush();
@@ -62,16 +63,16 @@ class Scheduler {
   /// Returns whether advance() can make progress although nothing arrives. A thread must check this
   /// before it stops calling advance().
   bool can_go_on();
-  /// Returns when advance() must be called even if nothing arrives.
+  /// Returns the time at which advance() must be called even if nothing arrives.
   Clock::time_point next_deadline() const { return next_deadline_; }
 
   /// Forgets all operations and ends those that run. The engine finishes their entries.
   void drop();
-  /// Returns what this rank has finished, which it sends to its peers before it closes.
+  /// Returns what this rank has finished. The rank sends this to its peers before it closes.
   Farewell farewell();
-  /// Returns the error of a departed rank without which `entry`, submitted now, can never complete,
-  /// or null. A collective needs all ranks. A send or receive needs only its peer. A join needs the
-  /// ranks that have joined less often.
+  /// If `entry` is submitted now and can never complete because a rank has departed, returns that
+  /// rank's error. Otherwise returns null. A collective needs all ranks. A send or receive needs
+  /// only its peer. A join needs the ranks that have joined less often.
   const Error* departure_that_ends(const Entry& entry) const;
 
   /// Returns whether this rank has neither a pending operation nor a pending join.
@@ -88,7 +89,7 @@ class Scheduler {
     return awaits && outstanding_.empty() ? plan_.replay().missing_bytes() : 0;
   }
   uint32_t plan_id() const { return plan_.has_plan() ? plan_.plan().id : 0; }
-  /// Returns when a waiting thread should check whether the plan fits.
+  /// Returns the time at which a waiting thread should check whether the plan still fits.
   Clock::time_point next_look() const { return plan_.look_at(); }
   RankStatus status() const;
   /// Returns the name of any operation that has not started yet, or an empty name.
@@ -111,7 +112,7 @@ class Scheduler {
   /// another operation must be requested first.
   void ask_to_join();
   void send_join();
-  /// Returns the departure that keeps this rank's join number `number` from ever completing, or
+  /// If a departure keeps this rank's join number `number` from ever completing, returns it, else
   /// null.
   const Departure* departure_that_ends_join(uint64_t number) const;
   void request(Entry* entry);
@@ -170,25 +171,28 @@ class Scheduler {
   std::vector<Entry*> unsent_;  // the part of outstanding_ that is not sent yet
   struct Join {
     Entry* entry = nullptr;  // the pending join, or null
-    bool is_asked = false;   // it was sent to rank 0, which will count it
+    bool is_asked = false;   // the join was sent to rank 0, which will count it
     uint64_t count = 0;      // number of joins of this rank so far
   };
   Join join_;
   uint64_t next_tag_ = 1;                     // tag of the next negotiated operation
   std::deque<std::unique_ptr<Run>> waiting_;  // answered, but not launched
   std::vector<std::unique_ptr<Run>> runs_;
-  int running_[2] = {0, 0};  // number of running operations: negotiated, of the plan
+  int running_[2] = {0, 0};  // numbers of running operations: [0] negotiated, [1] of the plan
   PreparedPairs pairs_;
-  std::vector<Entry*> behind_pairs_;  // outstanding; requested when pairs' running uses have ended
+  // The part of outstanding_ that waits for running uses of pairs. It is requested from rank 0
+  // when these have ended.
+  std::vector<Entry*> behind_pairs_;
   uint64_t allocations_ = 0;
   std::string last_submitted_;
 
   PlanFollower plan_;
-  std::vector<std::unique_ptr<Run>> idle_runs_;  // per bucket of the plan: its Run while not
-                                                 // running
-  std::vector<Entry*> over_;                     // scratch
-  std::vector<std::pair<Entry*, int>> doomed_;   // cannot complete, because this rank left
-  // The time since which cancelled runs have not ended.
+  // For each bucket of the plan: its Run while it does not run, else null.
+  std::vector<std::unique_ptr<Run>> idle_runs_;
+  std::vector<Entry*> over_;  // scratch
+  // Entries that cannot complete, each with the departed rank that it needs.
+  std::vector<std::pair<Entry*, int>> doomed_;
+  // Set while Runs that need a departed rank have not ended: the time when this was first seen.
   std::optional<Clock::time_point> cancelled_since_;
   Clock::time_point next_deadline_ = Clock::time_point::max();
 };

@@ -1,6 +1,6 @@
-// This file handles ranks that leave. Operations for which such a rank has done its part complete
-// on all ranks. Operations that still need it fail. The file also handles operations that fail
-// because a rank is gone.
+// This file handles ranks that leave. If such a rank has done its part of an operation, the
+// operation completes on all ranks. Operations that still need the rank fail. The file also handles
+// operations that fail because a rank is gone.
 
 #include <fmt/format.h>
 
@@ -106,7 +106,7 @@ bool Scheduler::end_what_is_doomed() {
     if (const auto* departure = departure_that_ends_join(join_.count))
       doom({&join_.entry, 1}, departure->rank);
     else
-      ask_to_join();  // from now on this rank need not leave a plan first
+      ask_to_join();  // this rank does not have to leave a plan first any more
   }
   for (const auto& departure : peers_.departures()) {
     if (departure.rank != 0) continue;
@@ -139,8 +139,8 @@ bool Scheduler::end_what_is_doomed() {
   return !ended.empty();
 }
 
-// Gloo and NCCL cannot cancel started operations. If a cancelled Run has not ended after kGrace,
-// this rank ends the communicator.
+// Gloo and NCCL cannot cancel started operations. If a Run that needs a departed rank has not ended
+// after kGrace, this rank ends the communicator.
 bool Scheduler::break_what_cannot_be_cancelled(Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(250);
   const auto stuck = std::ranges::find_if(runs_, [this](const auto& run) {

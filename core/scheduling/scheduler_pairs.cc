@@ -2,16 +2,17 @@
 // are launched as soon as they are submitted, in any order relative to other operations. The two
 // ranks match them by the index of the use, which both count.
 //
-// If a rank must do something else under the name, it leaves the pair. It announces to its peer
-// from which use on, discards the data that the peer has sent for that use, and asks rank 0
-// instead. The peer's operation cannot have completed, so the peer cancels it and asks rank 0 too.
-// Rank 0 then answers both.
+// If a rank must do something else under the name, it leaves the pair. It announces to its peer the
+// first use that it will not run in the pair. It discards the data that the peer has sent for that
+// use, and asks rank 0 instead. The peer's operation cannot have completed, so the peer cancels it
+// and asks rank 0 too. Rank 0 then answers both.
 //
 // Rank 0 does not know of a running use. A join would be matched as if it came before that use. So
-// would a receive from any rank that was submitted after a receive of the same name. Therefore
-// these two wait until the use has ended. The peer may launch its part of the use only after them,
-// so this rank asks the peer to give up the use. If the peer has not launched it, the peer leaves
-// the pair. This rank then cancels the use and asks rank 0 for it too.
+// would a receive from any rank that was submitted after a receive of the same name. Therefore this
+// rank sends the join or that receive only after the use has ended. The peer may wait for
+// that join or receive before it launches its part of the use. So this rank asks the peer to give
+// up the use. If the peer has not launched it, the peer leaves the pair. This rank then cancels the
+// use and asks rank 0 for it too.
 
 #include <algorithm>
 
@@ -101,9 +102,9 @@ void Scheduler::leave_pair(PreparedPair& pair) {
   backend_.transport()->discard(pair_tag(pair.id(), pair.next_use()), last_pair_tag(pair.id()));
 }
 
-// Called when no use of the pair runs on this rank any more. If the peer left the pair first, one
-// of its uses may still run there, and this rank's farewell will not list the pair. So this rank
-// now sends the number of uses that it has finished.
+// Called when no use of the pair runs on this rank any more. If the peer left the pair first, a use
+// may still run on the peer. This rank's farewell will not list the pair. So this rank now sends
+// the number of uses that it has finished.
 void Scheduler::end_pair(const PreparedPair& pair, uint64_t finished) {
   if (pair.is_left_by_peer()) tell_pair_left(pair.peer(), pair.id(), finished);
   pairs_.erase(pair);

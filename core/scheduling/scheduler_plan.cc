@@ -78,7 +78,7 @@ void Scheduler::launch_bucket(Clock::time_point now) {
   }
   run->set_origin({Origin::Kind::planned, sequence});
   // All slices of an entry are launched in one step. The entry has ended when all slices are final.
-  // Its first slice sets `left`.
+  // The entry's first slice sets `left`.
   for (size_t i = 0; i < run->slices().size(); ++i) {
     Entry* entry = run->entries()[i];
     if (run->slices()[i].begin == 0) entry->left = entry->request.signature.shape.count();
@@ -106,7 +106,8 @@ std::unique_ptr<Run> Scheduler::plan_run(std::vector<Entry*> entries) {
 
 // Returns whether all elements that the next bucket needs have arrived from the device.
 bool Scheduler::next_arrived() {
-  // For other kinds an operation is submitted only when its whole tensor has arrived.
+  // For kinds other than allreduce, an operation is submitted only when its whole tensor has
+  // arrived.
   if (plan_.replay().next_bucket().key.kind != CollectiveKind::allreduce) return true;
   plan_.replay().entries_of_next(over_);
   return arrived(over_, plan_.replay().next_bucket().slices);
@@ -118,7 +119,7 @@ void Scheduler::veto(Clock::time_point now, PlanFollower::Next why) {
   const bool is_told = !plan_.is_first_to_veto();
   plan_.vetoed_here(why);
   if (!is_told) {
-    // The plan has no missing tensors if only the order changed or the program no longer uses it.
+    // If only the order changed, or if the program no longer uses the plan, no tensor is missing.
     const bool reordered = why != PlanFollower::Next::veto;
     auto message = begin_message(MessageType::plan_failed);
     const auto missing =

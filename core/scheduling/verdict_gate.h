@@ -7,14 +7,13 @@
 
 namespace tutti {
 
-/// One-byte allreduce that collects the verdicts (run it or veto it) of all ranks before a planned
-/// operation whose own messages would not collect them. If no rank vetoes, the operation starts
+/// A one-byte allreduce before a planned operation. It collects the verdicts (run or veto) of all
+/// ranks if the operation's own messages cannot do that. If no rank vetoes, the operation starts
 /// with the next tag. If a rank vetoes, the operation never starts. Its Run starts the same object
 /// again in the next step.
 class VerdictGate final : public Operation {
  public:
   void start(Backend& backend, const Collective& collective, const Launch& launch);
-  /// Predicts the traffic of the allreduce.
   static Traffic predict(Backend& backend, uint64_t tag);
   void release() override;
   OperationState advance() override;

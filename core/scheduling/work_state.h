@@ -81,8 +81,8 @@ class WorkState {
     gate_ = runtime.take_word();
   }
   bool gates_streams() const { return runtime_ != nullptr; }
-  /// Returns the gate, a word of memory for which streams wait, or null if the Work has several
-  /// parts. The backend that runs the only part may open the gate (set it to 1) in stream order.
+  /// Returns the gate (memory for which streams wait), or null if the Work has several parts. The
+  /// backend that runs the only part may open the gate (set it to 1) in stream order.
   uint64_t* only_gate() const { return parts_ == 1 ? gate_ : nullptr; }
   /// Sets whether the write that opens the gate is on a stream.
   void set_on_its_way(bool is_so) { is_on_its_way_.store(is_so, std::memory_order_release); }
@@ -100,8 +100,9 @@ class WorkState {
   std::vector<int64_t> received();
   int source() const { return source_.load(std::memory_order_relaxed); }
 
-  /// Number of threads and streams that wait for the Work, and the time since which they wait
-  /// (valid while waiters > 0). PlanFollower takes a waiter as evidence that the step may be stuck.
+  /// The number of threads and streams that wait for the Work, and the time at which the first of
+  /// them began (valid while waiters > 0). PlanFollower takes a waiter as evidence that the step
+  /// may be stuck.
   std::atomic<int> waiters{0};
   std::atomic<Clock::time_point::rep> waiting_since{0};
 
@@ -117,7 +118,7 @@ class WorkState {
   std::atomic<bool> is_on_its_way_{false};
   std::atomic<int> source_{-1};       // the rank whose data a receive got
   DeviceRuntime* runtime_ = nullptr;  // null: host memory; fixed after the user has the Work
-  Device device_;                     // the device of its tensors; does not change either
+  Device device_;                     // the device of its tensors; fixed like runtime_
   uint64_t* gate_ = nullptr;          // becomes 1 when streams may go on
   std::vector<Tensor> outputs_;       // guarded, like received_, by the completion's mutex
   std::vector<int64_t> received_;

@@ -169,8 +169,8 @@ bool is_nccl_config(const std::string& text) {
   return true;
 }
 
-// Returns a row for the secret. options.cc reads the secret from the environment, through either of
-// two variables. It is never printed.
+// Returns a row for the secret. options.cc reads the secret itself, from one of two variables. A
+// secret is never printed.
 Setting secret(std::string variable, std::string unit, std::string meaning) {
   const bool by_descriptor = variable == "TUTTI_SECRET_FD";
   return {std::move(variable),

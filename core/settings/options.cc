@@ -31,9 +31,9 @@ namespace {
 
 constexpr size_t kLongestSecret = 4096;
 
-// Things that a process can read only once: the secret is then removed from the environment, a
-// descriptor is closed, and PMI's exchange cannot be repeated. Like the environment, they belong to
-// the whole process.
+// Things that a process can read only once. The secret is removed from the environment after it was
+// read, a descriptor is closed, and PMI's exchange cannot be repeated. Like the environment, these
+// things belong to the whole process.
 struct LearntOnce {
   std::mutex mutex;
   std::optional<std::pair<std::string, std::string>> secret;  // the secret and its variable
@@ -45,8 +45,8 @@ struct LearntOnce {
   // finalized.
   OwnedWhereMade<PmixClient> pmix;
 
-  // OpenSSL cleans up when the process ends. It must do so after the server is destroyed. Objects
-  // that are set up first are destroyed last, so this constructor sets up OpenSSL.
+  // OpenSSL cleans up when the process ends. The server must be destroyed before that. Objects that
+  // are set up first are destroyed last, so this constructor sets up OpenSSL.
   LearntOnce() { ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CRYPTO_STRINGS, nullptr); }
 };
 
@@ -152,7 +152,8 @@ bool is_loopback_only_here(const std::string& host) {
   return !status && !found.empty() && found.begin()->endpoint().address().is_loopback();
 }
 
-// Lets the ranks meet at an address that all know from the launcher. Rank 0 serves the store there.
+// Lets the ranks meet at an address that all know from the launcher. Rank 0 serves the store at
+// this address.
 MeetingPlace meet_at_address(const Options& options, const LauncherInfo& launch,
                              LearntOnce& learnt) {
   const auto secret = options.secret.empty() ? launch.public_secret : options.secret;
@@ -222,9 +223,9 @@ void find_launcher_store(const Environment& environment, const LearntOnce& learn
     options.launcher_store = {url->second, learnt.secret->first, static_cast<int>(*number)};
 }
 
-// Makes sure that there is a secret. If the program gave a store, it must give a secret too. In two
-// kinds of store the ranks may leave a secret for each other: in a folder that only one user can
-// read, and in a store object of the program.
+// Makes sure that there is a secret. If the program gave a store, it must give a secret too. The
+// ranks may leave a secret for each other in two kinds of store: a folder that only one user can
+// read, and a store object of the program.
 void need_secret(Options& options) {
   if (options.size == 1 || !options.secret.empty()) return;
   auto store = options.store_object;

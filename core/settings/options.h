@@ -15,9 +15,9 @@ namespace tutti {
 
 struct Probe;  // backends/backend.h
 
-/// The store of tutti-run, if it started this process. In this store tutti-run reads which rank
-/// left because of an error. The fields are set even if the ranks of this communicator meet in
-/// another store. An empty url means that there is no such store.
+/// The store of tutti-run, if it started this process. tutti-run reads in it which rank left
+/// because of an error. The fields are set even if the ranks of this communicator meet in another
+/// store. An empty url means that there is no such store.
 struct LauncherStore {
   std::string url = {};     // address of the store
   std::string secret = {};  // secret of the store
@@ -36,9 +36,10 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   int size = -1;       // TUTTI_SIZE
   int local_rank = 0;  // TUTTI_LOCAL_RANK
   int local_size = 1;  // TUTTI_LOCAL_SIZE
-  // These fields describe the process and not the rank that it takes. launched_as is the rank under
-  // which its launcher reports its death (-1: the same as `rank`). incarnation is the number of
-  // times that the launcher had started this rank before.
+  // These fields describe the process, whose rank in this communicator may be another one.
+  // launched_as is the rank that the launcher gave to the process and names when the process dies
+  // (-1: the same as `rank`). incarnation is the number of times that the launcher had started this
+  // rank before.
   int launched_as = -1;  // filled from the environment
   int incarnation = 0;   // TUTTI_INCARNATION: set by a launcher that restarts a rank
   // Source of rank and size: "tutti-run", "Open MPI", "none", "explicit" (the program). Empty means
@@ -51,28 +52,30 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   // its process ends.
   std::string store = {};    // TUTTI_STORE
   bool serve_store = false;  // TUTTI_SERVE_STORE: rank 0 serves the store, because no launcher does
-  std::shared_ptr<Store> store_object = {};  // in code only, for ranks that are threads
+  std::shared_ptr<Store> store_object = {};  // set only in code, for ranks that are threads
   std::string job = "job";                   // TUTTI_JOB: separates jobs that share a store
   std::string secret = {};  // TUTTI_SECRET_FD (a descriptor) or TUTTI_SECRET; erased when read
   std::string network_interface = {};  // TUTTI_INTERFACE: name or address; empty: automatic
-  // TUTTI_TCP_SOCKETS: connections between two ranks; several help if the network limits each one
+  // TUTTI_TCP_SOCKETS: number of connections between two ranks. Several help if the network limits
+  // the speed of each.
   int tcp_sockets = 1;
-  // TUTTI_TCP_CONGESTION: kernel name of the congestion control between ranks ("bbr"). Empty: the
-  // host's default; but cubic over loopback, where it is faster.
+  // TUTTI_TCP_CONGESTION: kernel name of the congestion control between ranks ("bbr"). Empty: cubic
+  // over loopback, where it is faster; otherwise the host's default.
   std::string tcp_congestion = {};
   std::string host = {};  // TUTTI_HOST: ranks with the same text count as one host
 
   std::string backend = "auto";  // TUTTI_BACKEND: auto, a name listed by tutti-doctor, or shm+ucx
-  // TUTTI_BACKEND_PATH: folders with plugins, a:b; searched before the folder of libtutti.so
+  // TUTTI_BACKEND_PATH: folders with plugins, separated by colons. They are searched before the
+  // folder of libtutti.so.
   std::string backend_path = {};
-  // TUTTI_BACKEND_LIBRARY: file of the library that a plugin itself loads (nccl); empty: its usual
-  // name
+  // TUTTI_BACKEND_LIBRARY: file of the library that a plugin itself loads (only nccl). Empty: the
+  // library's usual name.
   std::string backend_library = {};
   std::string nccl_config = {};  // TUTTI_NCCL_CONFIG: settings of NCCL's communicators, a=1,b=2
   std::string algorithms = {};   // TUTTI_ALGORITHMS: score string, see Chooser
   // TUTTI_PROBE: how ranks on several hosts get the performance figures of their network. "auto":
-  // they use saved figures, or measure and save them. "always": they measure and save. "off": they
-  // use a fixed table. A path: they do as for "auto", with this file instead of one in
+  // from a saved file, or by a measurement that is then saved. "always": by a measurement that is
+  // saved. "off": from a fixed table. A path: like "auto", with this file instead of one in
   // probe_folder.
   std::string probe = "auto";
   std::string probe_folder = {};  // from XDG_CACHE_HOME or HOME; empty: nothing is saved
@@ -81,7 +84,7 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
 
   int64_t fusion_bytes = 4 << 20;      // TUTTI_FUSION_BYTES: size of a bucket; 0: no fusion
   int64_t partition_bytes = 16 << 20;  // TUTTI_PARTITION_BYTES: larger tensors are cut into pieces
-  int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: names that have a number; 0: none
+  int64_t cache_capacity = 4096;       // TUTTI_CACHE_CAPACITY: number of names that may have an id
   bool replay = true;                  // TUTTI_REPLAY: repeated steps need no negotiation
   int replay_after = 3;                // TUTTI_REPLAY_AFTER: equal steps before they are replayed
   /// TUTTI_MIXED_DEVICES: the tensors of one name may be in host memory on one rank and on a GPU on
@@ -93,22 +96,21 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
   bool check_memory = false;
 
   double connect_timeout = 60;  // TUTTI_CONNECT_TIMEOUT, seconds to find and connect all ranks
-  double peer_timeout = 10;  // TUTTI_PEER_TIMEOUT, seconds until a rank without answers is silent
+  double peer_timeout = 10;  // TUTTI_PEER_TIMEOUT, seconds without an answer until a rank is silent
   double operation_timeout =
       0;                     // TUTTI_OPERATION_TIMEOUT, seconds; 0: late ranks are only reported
   double stall_warning = 2;  // TUTTI_STALL_WARNING, seconds until the first stall report
-  double close_timeout = 5;  // TUTTI_CLOSE_TIMEOUT, seconds to leave, or to wait for a callback
+  double close_timeout = 5;  // TUTTI_CLOSE_TIMEOUT, seconds for the goodbye, or for a callback
 
   std::string timeline = {};               // TUTTI_TIMELINE: file for the Chrome trace; empty: none
   LogLevel log_level = LogLevel::warning;  // TUTTI_LOG: error, warning, info, debug
-  LogSink log = {};  // in code only; null: standard error; must not call into Tutti
+  LogSink log = {};  // set only in code; null: standard error; must not call into Tutti
 
-  /// In code only, for tests and tools that must act at a certain point. The thread that runs the
-  /// engine calls it with the name of each point that this rank reaches ("rendezvous",
+  /// Set only in code, for tests and tools that must act at a certain point. The thread that runs
+  /// the engine calls it with the name of each point that this rank reaches ("rendezvous",
   /// "negotiation", "pack", "transfer", "idle"). Meanwhile this rank answers no peer. So if a call
   /// takes longer than peer_timeout, the rank counts as silent.
   std::function<void(std::string_view point)> observer = {};
-  /// Calls the observer, if there is one.
   void observe(std::string_view point) const {
     if (observer) observer(point);
   }
@@ -131,10 +133,10 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
 /// Returns `given` with its unset fields filled from the launcher and the TUTTI_ variables. If
 /// `launcher` is set, the options are already complete and come back unchanged. If the launcher
 /// gives no store, all ranks must call this function. Rank 0 then starts to serve a store until its
-/// process ends, and sends the address to the others within connect_timeout. In a store that the
-/// program made, the first rank leaves a random secret if there is none. This secret is as safe as
-/// that store. The function erases the secret from the environment and remembers it for later
-/// calls. No other thread may change the environment meanwhile.
+/// process ends, and sends the address to the other ranks within connect_timeout. If the ranks meet
+/// in a store that the program made and there is no secret, the first rank leaves a random one in
+/// it. This secret is as safe as that store. The function erases the secret from the environment
+/// and remembers it for later calls. No other thread may change the environment meanwhile.
 Options complete_options(Options given);
 
 /// Throws Error(invalid_argument) if complete settings contradict each other.
@@ -150,7 +152,7 @@ std::vector<std::string> backend_folders(const Options& options);
 struct OptionRow {
   std::string variable;       // TUTTI_...
   std::string unit;           // unit of the value
-  std::string default_value;  // in the form in which it is set
+  std::string default_value;  // default in the form in which the variable is set
   std::string value;          // current value
   std::string source;         // "default", "environment", a launcher
   std::string meaning;        // a few words

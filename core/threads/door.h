@@ -13,7 +13,6 @@ namespace tutti {
 ///     +--an error--> breaking ---------------+  (nothing uses that memory any more, or close())
 enum class Door : uint8_t { open, breaking, broken, closed };
 
-/// Returns whether calls are accepted.
 constexpr bool lets_in(Door door) { return door == Door::open || door == Door::breaking; }
 
 /// Returns the door after the program has closed its communicator.

@@ -13,9 +13,9 @@ namespace tutti {
 /// The lock also guards other data that these threads share. There are two batches that are
 /// swapped, so that steady use allocates nothing.
 ///
-/// Before the thread that runs the engine sleeps during a plan (a recorded step), it states the
-/// number of bytes of that plan for which it waits. Calls of this plan do not wake it until they
-/// add up to that number.
+/// During a plan (a recorded step), the thread that runs the engine waits for a certain number of
+/// bytes of that plan. It states this number before it sleeps. Calls of this plan do not wake it
+/// until they add up to that number.
 ///
 /// The type Batch must have a list `operations`.
 template <class Batch, class Sync = Threads>
@@ -32,8 +32,8 @@ class HandOverOf {
   }
   /// Returns the sequence number of an operation that is added now. The first one gets 1.
   uint64_t number(const Lock&) { return ++numbered_; }
-  /// Counts `bytes` of an added operation. `fits` is true if the operation belongs to `plan` and is
-  /// as planned.
+  /// Counts `bytes` of an added operation. `fits` is true if the operation belongs to `plan` and
+  /// has the properties that the plan expects.
   void count(const Lock&, int64_t bytes, uint32_t plan, bool fits) {
     Sync::writes(&quiet_bytes_);
     offered_bytes_ += bytes;
@@ -45,12 +45,12 @@ class HandOverOf {
     return offered_bytes_ >= quiet_bytes_;
   }
 
-  // --- the door: any thread reads it; it changes under the lock, so that no call begins after it
-  // is closed ---
+  // --- the door: any thread reads it; the lock guards its changes (except break_door()) ---
   Door door() const { return door_.load(); }
   bool lets_in() const { return tutti::lets_in(door()); }
   void move_door(const Lock&, Door to) { door_ = to; }
-  /// Takes no lock, because it is called when even making an error has failed.
+  /// Sets the door to broken. Takes no lock, because it is called when even making an error has
+  /// failed.
   void break_door() { door_ = Door::broken; }
   /// Called when the program closes its communicator. Returns false if it was already closed.
   bool close(const Lock&) {
@@ -76,9 +76,9 @@ class HandOverOf {
     offered_bytes_ = quiet_bytes_ = 0;
     return taken_;
   }
-  /// Called before a sleep. The thread may sleep until `bytes` of this plan were added, or, if
-  /// `bytes` is 0, until anything was added. Returns false if something was added after take(). The
-  /// caller must then not sleep.
+  /// Called before a sleep. The thread may then sleep until `bytes` of this plan were added. If
+  /// `bytes` is 0, it may sleep until anything was added. Returns false if something was added
+  /// after take(). The caller must then not sleep.
   bool be_quiet(int64_t bytes, uint32_t plan) {
     const Lock lock(mutex_);
     Sync::reads(&offered_);
@@ -93,7 +93,7 @@ class HandOverOf {
   typename Sync::template Atomic<Door> door_{Door::open};
   mutable typename Sync::Mutex mutex_;  // guards the members below
   Batch offered_;
-  // While a thread sleeps during a plan, calls need not wake it before they add up to this many
+  // A thread that sleeps during a plan must wake once the program's calls have added this many
   // bytes of the plan. 0: every call wakes it.
   int64_t quiet_bytes_ = 0;
   uint32_t quiet_plan_ = 0;

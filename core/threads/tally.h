@@ -10,8 +10,8 @@ namespace tutti {
 
 /// Statistics that any thread may read. The thread that runs the engine (the holder of the token)
 /// counts. It publishes the counts before any thread sees that a Work is done. So a thread that has
-/// seen it finds the Work counted. A blocking call is too short to publish its counts. It only
-/// counts its end, and a reader then makes sure that the counts are brought up to date.
+/// seen the Work done finds it counted. A blocking call is too short to publish its counts. It only
+/// counts its end. A reader then makes sure that the counts are brought up to date.
 template <class Counters, class Sync = Threads>
 class TallyOf {
  public:
@@ -28,7 +28,7 @@ class TallyOf {
     Sync::reads(&published_ends_);
     if (published_ends_ != blocking_ends_.load(std::memory_order_relaxed)) publish();
   }
-  /// Publishes the counts. `fill` must bring the Counters that it gets up to date.
+  /// Publishes the counts. `fill` receives the published Counters and must bring them up to date.
   template <class Fill>
   void publish(const Fill& fill) {
     const std::lock_guard lock(mutex_);
@@ -46,9 +46,10 @@ class TallyOf {
     Sync::writes(&published_);
     change(published_);
   }
-  /// Returns the counts, including every blocking call that ended before this call. `publish`
-  /// publishes them; it is called with the token. If another thread keeps the token for longer than
-  /// kPatience (as an update function of the program may), the latest calls may be missing.
+  /// Returns the counts, including every blocking call that ended before this call. `publish` must
+  /// publish the counts; this function calls it while it holds the token. If another thread keeps
+  /// the token for longer than kPatience (as an update function of the program may), the latest
+  /// calls may be missing.
   template <class Turns, class Publish>
   Counters read(Turns& turns, const Publish& publish) {
     const auto ended = blocking_ends_.load(std::memory_order_relaxed);
@@ -58,7 +59,7 @@ class TallyOf {
         publish();
         turns.give();
       }
-      // A thread that runs the engine does so before each of its steps.
+      // Another thread runs the engine. It brings the counts up to date before each of its steps.
       const std::lock_guard lock(mutex_);
       Sync::reads(&published_ends_);
       if (published_ends_ < ended && Sync::now() < patience) continue;

@@ -13,7 +13,7 @@ namespace tutti {
 ///
 /// Threads sleep and wake others under one mutex, the mutex of Turns. Functions marked "With the
 /// mutex" must be called with it held. A thread that goes to sleep must not release the mutex
-/// between such a call and its sleep.
+/// between calling such a function and its sleep.
 ///
 /// Invariant: whenever no thread holds the token, a thread that can take it is awake or is about to
 /// be woken.

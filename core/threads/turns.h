@@ -13,9 +13,9 @@ namespace tutti {
 
 /// Decides which thread runs the machine, which is an engine. Only the thread that holds the token
 /// runs it. A thread that waits for something runs the machine itself (it drives). A blocking call
-/// takes the token from such a thread. When no thread waits, the background thread runs the machine
-/// in serve(). The holder of the token sleeps in one place, inside the machine, where the bell
-/// wakes it.
+/// takes the token from a driving thread. When no thread waits, the background thread runs the
+/// machine in serve(). The holder of the token sleeps in one place, inside the machine, where the
+/// bell wakes it.
 ///
 /// A Machine has the following functions. Only the holder of the token calls them, except sleep().
 ///   guarded(function)   runs the function and handles its exceptions; false: it threw
@@ -94,9 +94,9 @@ class TurnsOf {
   /// the background thread does not end in time, because it runs an update or an observer of the
   /// program. The life is then stranded.
   bool ended_by(Time deadline);
-  /// Takes the token for ever, after end(). The thread that holds it finishes its step, notices the
-  /// end and gives it back. Returns false if that did not happen in time. The life is then
-  /// stranded.
+  /// Takes the token for ever, after end(). The thread that holds the token finishes its step,
+  /// notices the end and gives the token back. Returns false if that did not happen in time. The
+  /// life is then stranded.
   bool take_by(Time deadline);
 
  private:
@@ -110,12 +110,12 @@ class TurnsOf {
   void hand_on(const Lock&);
   template <class Machine, class Done>
   void drive_until(Machine& machine, const Done& done, Time until);
-  /// Sleeps for at most kNap, without preparing the machine to wake it. Waiting threads that drive
-  /// often, as in a loop of exchanges, handle what arrives. Meanwhile a background thread that
-  /// wakes only disturbs them, and each of them would have to prepare the machine to wake it. So
-  /// the background thread naps, and checks again when no thread has driven for a while. It does
-  /// not nap if calls of this rank wake it, as asynchronous calls do. Returns false if it does not
-  /// nap now, or if the bell was rung.
+  /// Makes the background thread sleep for at most kNap, without preparing the machine to wake it.
+  /// If threads drive often, as in a loop of exchanges, they handle what arrives. A background
+  /// thread that wakes too would only disturb them. Each of them would also have to prepare the
+  /// machine to wake it. So the background thread naps, and checks again when no thread has driven
+  /// for a while. It does not nap if calls of this rank wake it, as asynchronous calls do. Returns
+  /// false if it does not nap now, or if the bell was rung.
   bool nap(Lock& lock);
 
   TokenOf<Sync> token_;
@@ -130,7 +130,7 @@ class TurnsOf {
   typename Sync::Condition drivers_;     // all threads except the background thread
   typename Sync::Condition background_;  // only the background thread, so notify_one() wakes it
   bool naps_ = false;                    // true while the background thread is in nap()
-  Time left_idle_at_;  // time when the last driver left, if nothing was pending then
+  Time left_idle_at_;  // time when the last driver left; not set if something was pending
   Time sleeping_until_ = Time::max();
 };
 
@@ -187,7 +187,7 @@ void TurnsOf<Sync>::drive(Machine& machine, const Done& done, Time until) {
       continue;
     }
     // The holder may sleep in the poller. It may not know of an operation that this thread
-    // submitted without waking it.
+    // submitted, because the submission did not wake it.
     wake();
     if (until == Time::max())
       drivers_.wait(lock);
@@ -204,8 +204,8 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   machine.begin();
   while (!done() && !has_passed(until) && !is_claimed()) {
     if (machine.step()) continue;
-    // A callback of another thread may have made it done. Or a thread claims the token, and this
-    // step silenced the bell with which that thread wanted to wake this one.
+    // A callback on another thread may have made `done` true. Or another thread claims the token
+    // and rang the bell to wake this thread, and this step silenced that bell.
     if (done() || is_claimed()) break;
     machine.rest(until);
   }
@@ -213,9 +213,9 @@ void TurnsOf<Sync>::drive_until(Machine& machine, const Done& done, Time until) 
   leave(machine);
 }
 
-// The background thread sleeps on what was armed before this thread drove. It must arm again if
-// more may arrive for this rank, or if something is due earlier. A napping background thread does
-// so by itself, unless something is pending that cannot wait for the end of the nap.
+// The background thread went to sleep before this thread drove. It must prepare its sleep again if
+// more may arrive for this rank, or if something is due earlier than it knows. A napping background
+// thread prepares by itself, unless something is pending that cannot wait for the end of the nap.
 template <class Sync>
 template <class Machine>
 void TurnsOf<Sync>::leave(Machine& machine) {

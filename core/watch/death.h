@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-/// Identifies a process for its launcher: the rank as which it was started, and the number of times
-/// that this rank had been started before.
+/// Identifies a process for its launcher: the rank that the launcher gave it, and the number of
+/// times that the launcher had started this rank before.
 struct LaunchedRank {
   int rank = -1;
   int incarnation = 0;
@@ -53,7 +53,7 @@ class DeathLog {
 
 /// Writes into the job's store that this rank closes because of its own error. The rank calls this
 /// before its peers learn of the error. Only the first record is kept. If many ranks fail, the
-/// launcher reads there which one failed first. Any process may call it.
+/// record shows the launcher which one failed first. Any process may call it.
 void write_first_error(Store& store, LaunchedRank who);
 /// Returns the record of write_first_error(), or nothing if there is none.
 std::optional<LaunchedRank> read_first_error(Store& store);
@@ -61,7 +61,7 @@ std::optional<LaunchedRank> read_first_error(Store& store);
 /// Encodes a death as text of the form name=value, separated by blanks: "rank=3 incarnation=0
 /// pid=4711 signal=9 host=b" or "... code=1 host=b".
 std::string encode_death(const Death& death);
-/// Decodes such text. Returns nothing if it is not the record of a death.
+/// Decodes a text of encode_death(). Returns nothing if the text is not the record of a death.
 std::optional<Death> decode_death(const std::string& text);
 
 /// Returns "was killed by signal 9 (Killed)" or "exited with code 1".

@@ -63,7 +63,6 @@ void DeathReader::stop() {
   state_->changed.notify_all();
 }
 
-// The function that the thread runs.
 void DeathReader::look(const std::shared_ptr<State>& state, Deadline end) {
   constexpr auto kPause = std::chrono::milliseconds(5);
   DeathLog log(bounded(state->store, end));

@@ -20,14 +20,14 @@ class Liveness {
   struct Result {
     std::vector<int> ping;
     /// Set if a peer did not answer within peer_timeout. It lists that peer and all peers that were
-    /// quiet for half of that time, longest first. If messages of several peers do not arrive any
-    /// more, one of these peers is the cause.
+    /// quiet for at least half of peer_timeout, the longest first. If messages of several peers do
+    /// not arrive any more, one of these peers is the cause.
     std::vector<int> silent;
     Clock::time_point next = Clock::time_point::max();
   };
   Result tick(Clock::time_point now, bool pending);
-  /// Returns the seconds since this peer's last message, counted only while something is pending;
-  /// else 0.
+  /// Returns the seconds since this peer's last message. Only time in which something is pending
+  /// counts.
   double quiet_seconds(int peer, Clock::time_point now) const;
   /// Returns the seconds since this peer's last message, or infinity if none has arrived.
   double seconds_since_heard(int peer, Clock::time_point now) const;
@@ -45,8 +45,9 @@ class Liveness {
   bool probing_ = false;
   Clock::time_point last_tick_;
   Clock::time_point next_ping_;
-  std::vector<Clock::time_point> quiet_since_;  // last message, or the start of the wait
-  std::vector<Clock::time_point> heard_;        // time of the last message; the epoch: none
+  // For each peer: time of its last message, or of the start of the wait if that is later.
+  std::vector<Clock::time_point> quiet_since_;
+  std::vector<Clock::time_point> heard_;  // time of the last message; time_point(): none
   std::vector<bool> left_;
 };
 

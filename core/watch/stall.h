@@ -21,8 +21,8 @@ struct RankKnowledge {
 /// message from it arrived within the last second. Pure.
 std::string describe_late_rank(int rank, const RankKnowledge& known);
 
-/// Returns one line with the ranks for which a name waits, the time since when, and the likely
-/// cause. Pure.
+/// Returns one line about a name that waits: the ranks that are missing, how long it has waited,
+/// and the likely cause. Pure.
 std::string stall_line(const Negotiator::Waiting& waiting,
                        const std::vector<Negotiator::Waiting>& all,
                        const std::vector<RankKnowledge>& ranks, Clock::time_point now);
@@ -32,7 +32,7 @@ class StallClock {
  public:
   explicit StallClock(double first) : first_(first) {}
   /// Returns whether a report is due about a wait of `seconds`. `reported` is the number of seconds
-  /// it had waited at its last report (0: not reported yet).
+  /// that the wait had lasted at its last report (0: not reported yet).
   bool due(double seconds, double reported) const { return seconds >= next(reported); }
   /// Returns the number of seconds of waiting at which the next report is due.
   double next(double reported) const;

@@ -26,7 +26,8 @@ int64_t nanoseconds(Clock::duration time) {
 }
 
 // Returns the nanoseconds to add to the steady clock to get the wall clock. Ranks on several hosts
-// have no common steady clock. The wall clock aligns them as well as their hosts agree on the time.
+// have no common steady clock. The wall clock aligns their events as well as the hosts' clocks
+// agree.
 int64_t wall_offset() {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() -

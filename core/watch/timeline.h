@@ -21,11 +21,12 @@ namespace tutti {
 /// because the format allows only spans that follow each other or nest.
 class Timeline : public std::enable_shared_from_this<Timeline> {
  public:
-  /// If `has_clock` is false, it never reads a clock and uses only the times passed in.
+  /// If `has_clock` is false, the timeline never reads a clock and uses only the times passed in.
   explicit Timeline(int rank, bool has_clock = true) : rank_(rank), has_clock_(has_clock) {}
   bool on() const { return on_; }
-  /// Returns the time to record for an event of a step that began at `step`. While it records, this
-  /// is the current time, so that the events of one step keep their order. Otherwise it is `step`.
+  /// Returns the time to record for an event of a step that began at `step`. While the timeline
+  /// records, it is the current time, so that the events of one step keep their order. Otherwise it
+  /// is `step`.
   Clock::time_point exact(Clock::time_point step) const {
     return on_ && has_clock_ ? Clock::now() : step;
   }
@@ -34,7 +35,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::string stop();
 
   /// Records a span on a named row of this rank. A span whose end is before its beginning becomes
-  /// empty. This happens because a caller may know only the time of its step.
+  /// empty. Such spans occur because a caller may know only the time of its step.
   void span(std::string_view row, std::string_view name, Clock::time_point begin,
             Clock::time_point end, std::string_view detail = {});
   /// Records a span of the program's own. It may nest in another span of its row.
