@@ -35,7 +35,7 @@ class Store {
   virtual void erase_all(const std::string& prefix) = 0;
   /// Returns a view of this store whose calls all end by the deadline. If the store does not answer
   /// within half a second after the deadline, they throw Error(unavailable). Returns null if no
-  /// other process has to answer.
+  /// other process serves the store, because its calls need no such limit.
   virtual std::shared_ptr<Store> until(Deadline) { return nullptr; }
   /// Returns the address from which this host reaches the store, "10.0.0.3". Empty if the store is
   /// not reached over the network.

@@ -64,7 +64,8 @@ constexpr Sums sums_of(const Collective& collective) noexcept {
     return Sums::plain;
   if (!is_float(collective.dtype)) return is_divided ? Sums::at_owner : Sums::plain;
   const bool is_scaled = is_divided || !collective.scale.is_one();
-  // The other types are summed within their own range by every algorithm.
+  // Only f16 has such a small range that a partial sum may overflow although the scaled result does
+  // not.
   return is_scaled && collective.dtype == DataType::f16 ? Sums::scaled : Sums::plain;
 }
 

@@ -24,8 +24,9 @@ struct PreparedSchedule {
   int64_t longest = 0;       // elements of the longest message
   int64_t sends = 0;         // number of messages sent
   bool receives_any = false;
-  /// By step: true if only reductions of the same round read the received elements, each of them
-  /// once, and these reductions do not write to memory that is being sent.
+  /// By step: true if the received elements may stay in the sender's memory. Only reductions of the
+  /// same round may read them, each element once. These reductions must not write to memory that is
+  /// being sent.
   std::vector<bool> is_viewable;
   int64_t sent_elements = 0;
   /// By step: true if the receiver of the sent elements returns their results.
@@ -55,8 +56,8 @@ struct Returned {
   uint64_t place = 0;
 };
 
-/// A segment in flight: its memory and its state. The lane that was released last is reused first,
-/// because its memory is still in the cache.
+/// A segment in flight: its memory and its state. Released lanes are reused. The one that was
+/// released last comes first, because its memory is still in the cache.
 struct Lane {
   int64_t segment = 0;
   const PreparedSchedule* prepared = nullptr;

@@ -65,10 +65,10 @@ struct Edges {
   std::byte* (*output)(void* self, Range range) = nullptr;
 };
 
-/// Uses reduced elements instead of storing them, as an optimizer does that updates parameters with
-/// gradients. The rank that owns a range calls `apply`, which computes new values for `outputs`
-/// from byte `offset` on. `outputs` is shared memory of the same layout as the elements. All ranks
-/// get the new values.
+/// An update that uses reduced elements instead of storing them, for example an optimizer that
+/// updates parameters with gradients. The rank that owns a range calls `apply`, which computes new
+/// values for `outputs` from byte `offset` on. `outputs` is shared memory of the same layout as the
+/// elements. All ranks get the new values.
 struct FusedUpdate {
   void* self = nullptr;
   const std::byte* inputs = nullptr;  // start of the layout in the memory of the elements
@@ -91,9 +91,9 @@ inline constexpr int kNoQueue = -1;
 inline constexpr int kQueues = 3;
 inline constexpr int kQueueTagBits = 40;
 
-/// Reports that a device has finished a part of an operation ("pack", "reduce", "unpack"), and the
-/// times at which the part was seen to begin and end. It is called on the thread that runs host
-/// functions of streams, perhaps after the operation has ended.
+/// A function that reports that a device has finished a part of an operation ("pack", "reduce",
+/// "unpack"), and the times at which the part was seen to begin and end. It is called on the thread
+/// that runs host functions of streams, perhaps after the operation has ended.
 using DeviceSpans =
     std::function<void(std::string_view part, Clock::time_point begin, Clock::time_point end)>;
 
@@ -129,10 +129,10 @@ struct Launch {
   /// Nonzero if the caller waits for the operation. start() may poll its peers about this many
   /// times before it returns. It may return null if the operation is done by then.
   int spins = 0;
-  /// For queues: the operation's name, which must be equal on all ranks. Empty if the ranks are
-  /// known to agree already.
+  /// For queues: the operation's name, which must be equal on all ranks. Empty if the ranks have
+  /// already agreed on the operation.
   std::string_view name = {};
-  /// For queues with a name: digest that includes the memory's strides; 0 if row-major.
+  /// For queues with a name: digest of the memory's layout; 0 if the memory is row-major.
   uint64_t layout = 0;
   Edges edges;
   /// For queues: the memory of the elements as a list of windows. All windows are in one Region of
@@ -141,8 +141,8 @@ struct Launch {
   std::span<const Window> windows = {};
   const FusedUpdate* update = nullptr;  // update of the elements in the windows
   /// Set if the memory is a device's. Such operations of one queue make progress in the order in
-  /// which they were started. If one rank cancels an operation, all ranks that started it cancel
-  /// it.
+  /// which they were started. If one rank cancels an operation, all ranks that started it must
+  /// cancel it.
   const DeviceLaunch* device = nullptr;
 };
 

@@ -175,7 +175,7 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
   ranks.insert(std::lower_bound(ranks.begin(), ranks.end(), context.rank), context.rank);
   std::unique_ptr<Transport> near;
   if (channels) near = near_transport(context, ranks, std::move(*channels));
-  // If all ranks are on one host, no rank needs the other backend. All ranks reach the same result.
+  // If all ranks are on one host, no rank needs the other backend. All ranks decide the same here.
   if (near && static_cast<int>(ranks.size()) == context.size)
     return make_transport_backend(context, context.name, std::move(near));
   return make_backend(context, context.name,

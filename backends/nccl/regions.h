@@ -26,12 +26,13 @@ class NcclRegions {
 
   std::unique_ptr<Region> allocate(size_t bytes);
   /// Registers the region that holds `data`, if there is one, with a communicator, unless that is
-  /// done already. Called before a call of NCCL that works there. The communicator must be ready.
+  /// done already. Must be called before NCCL works in that region. The communicator must be ready.
   void register_for(const std::shared_ptr<NcclCommunicator>& communicator, const std::byte* data);
 
  private:
   class Memory;
-  /// Smaller regions are plain device memory. They would waste most of NCCL's 2 MiB pages.
+  /// Regions smaller than this are plain device memory, because they would waste most of NCCL's 2
+  /// MiB pages.
   static constexpr size_t kLeastBytes = 1 << 20;
 
   bool is_safe() const;

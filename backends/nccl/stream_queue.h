@@ -31,7 +31,8 @@ struct NcclPlace {
 };
 
 /// A collective in a queue. Packing, NCCL's calls and unpacking go to the queue's stream one after
-/// another, as soon as NCCL takes calls. When all of them are done, the stream writes a word.
+/// another, as soon as NCCL takes calls. After them the stream writes word_, from which advance()
+/// learns the outcome.
 class NcclOperation final : public Operation {
  public:
   explicit NcclOperation(StreamQueue& queue);
@@ -74,7 +75,7 @@ class NcclOperation final : public Operation {
   std::unique_ptr<Region> filling_;
   Stage stage_ = Stage::waiting;
   bool is_cancelled_ = false;
-  // it was released while the device still worked on it, and is never reused
+  // true if this object was released while the device still worked on it; it is never reused
   bool is_abandoned_ = false;
   std::optional<Error> failure_;
 };
@@ -131,7 +132,7 @@ class StreamQueue {
   const std::shared_ptr<NcclCommunicator> communicator_;
   NcclOperators operators_;
   const StreamRef stream_;
-  // rings the bell, so that work on stream_ need not wait for host functions
+  // runs the host functions that wake the engine, so that work on stream_ need not wait for them
   const StreamRef telling_;
   void* const event_;
   std::deque<NcclOperation*> waiting_;

@@ -17,7 +17,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// One rank asks and another answers, in exchanges that the asker counts. In an exchange the asker
+// One rank (the asker) runs exchanges with another rank, which answers. In an exchange the asker
 // sends a command, which is a number of bytes, and then that many bytes. The answer is one number.
 // The asker alone decides how many exchanges there are.
 
@@ -199,8 +199,8 @@ void say(const Context& context, LogLevel level, const std::string& line) {
   if (context.log) context.log(level, line);
 }
 
-// Measures, on rank 0, with the other ranks. Even after a failure each of them gets the end
-// command.
+// Called on rank 0. Measures the network between rank 0 and each of `peers`. Even after a failure
+// each of them gets the end command.
 std::optional<NetworkFigures> ask_peers(const Context& context, Transport& transport,
                                         const Peers& peers) {
   NetworkFigures figures;
@@ -226,13 +226,13 @@ std::optional<NetworkFigures> ask_peers(const Context& context, Transport& trans
 
 void answer_rank_0(const Context& context, Transport& transport) {
   try {
-    // Rank 0 may come late, because it may measure with another rank first.
+    // Rank 0 may begin later than this rank, because it may measure with another rank first.
     Conversation conversation(transport, 0, 4 * kProbeSeconds, context.deadline);
     while (conversation.answer()) {
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_silent) throw;
-    // Rank 0 gets the other errors too and reports them.
+    // Rank 0 also gets all other errors, and reports them.
   }
 }
 
@@ -252,7 +252,8 @@ std::string record_key(const Context& context, const std::vector<int>& hosts) {
 constexpr std::string_view kMeasure = "measure", kNothing = "nothing";
 const std::string kPlanKey = "network/plan", kFiguresKey = "network/figures";
 
-// Returns the figures that the file has for this key. Sets `can_save` if the file can be written.
+// Returns the figures that the file has for this key. With `needs_near` they must include the
+// figures within a host. Sets `can_save` if the file can be written.
 std::optional<NetworkFigures> look_up(const Context& context, const std::string& key,
                                       bool needs_near, bool& can_save) {
   can_save = !context.probe.file.empty();

@@ -87,7 +87,8 @@ bool is_near(const Context& context, int peer) {
   return own.shares_pids(its) && own.pid == its.pid;
 }
 
-// The record that a rank publishes, so that its peers can reach its PeerWords.
+// The record that a rank publishes, so that its peers can reach its PeerWords (counters of its
+// progress in host memory).
 struct PeerRecord {
   int device = 0;
   int file = -1;

@@ -15,16 +15,17 @@
 
 namespace tutti {
 
-/// A peer's process and words, as this rank found them when the two connected.
+/// A peer's process and words (see PeerWords), as this rank found them when the two ranks
+/// connected.
 struct PeerSeen {
-  int pid = 0;                        // its process id; 0: a thread of this process
-  std::unique_ptr<TheirWords> words;  // null for this rank
-  uint64_t generation = 0;            // value of its `closed` word when the two connected
+  int pid = 0;                        // the peer's process id; 0: a thread of this process
+  std::unique_ptr<TheirWords> words;  // the peer's words; null for this rank
+  uint64_t generation = 0;            // the peer's `closed` word when the two connected
 
   bool is_near() const { return pid == 0; }
 };
 
-/// The state that all operations of one rank share: streams, words, memory, and the peers'
+/// The state that all operations of one rank share: streams, PeerWords, memory, and the peers'
 /// messages. Except for abort(), only the thread that drives the engine uses it.
 class PeerExchange {
  public:
@@ -96,7 +97,7 @@ class PeerExchange {
   const StreamRef packing_, reducing_, ending_;
   void* const event_;
   uint64_t packed_turn_, begun_turn_;
-  std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // by rank: the highest awaited turns
+  std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // by rank: highest turns to wait for
   std::vector<AwaitedWord> awaited_;                        // words that the next hold() waits for
   // by tag: operations that this rank started or a peer announced
   std::unordered_map<uint64_t, PeerOperation*> known_;

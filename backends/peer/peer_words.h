@@ -10,10 +10,10 @@
 
 namespace tutti {
 
-/// The words that a rank publishes to its peers, in host memory that the streams and engines of all
-/// ranks reach. Their values only grow. So a rank that waits late still sees that its value was
-/// reached, even if the words already belong to another communicator. A turn is the number of a
-/// piece of work on a stream, counted upwards.
+/// The words (64-bit counters) that a rank publishes to its peers. They are in host memory that the
+/// streams and engines of all ranks reach. Their values only grow. So a rank that checks late still
+/// sees that a word has reached the awaited value, even if the word already belongs to another
+/// communicator. A turn is the number of a piece of work on a stream, counted upwards.
 struct PeerWords {
   alignas(64) uint64_t packed;    // set by the packing stream: up to this turn, data may be read
   alignas(64) uint64_t reduced;   // set by the reducing stream: up to this turn, its work is done

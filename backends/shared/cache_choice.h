@@ -38,15 +38,16 @@ class AddTime {
 /// with every chunk where its part really is. The bits of the result do not depend on the choice.
 class CacheChoice {
  public:
-  /// There is one choice per kind of collective, and one each for allreduces and reduces in one
-  /// shot. A `word` is an index into them.
+  /// Indices of the choices, which are called `word` below. There is one choice per kind of
+  /// collective, and one each for allreduces and reduces in one shot (see
+  /// Geometry::one_shot_bytes).
   static constexpr size_t kOneShot = kCollectiveKindCount, kOneShotReduce = kOneShot + 1,
                           kWords = kOneShotReduce + 1;
   /// The choices that rank 0 publishes. They are in its memory.
   struct alignas(128) Told {
     std::array<std::atomic<Destination>, kWords> destinations{};
   };
-  /// The offset of the destination in the payload of a chunk's line.
+  /// The offset of the Destination in the payload of a ChunkLine, in bytes.
   static constexpr size_t kDestinationAt = sizeof(uint64_t);
 
   /// `told` is in rank 0's memory; all ranks pass the same.

@@ -14,8 +14,8 @@
 namespace tutti {
 
 /// The description of an operation, which a rank publishes with the operation's first chunk. All
-/// fields are 64-bit words and are written whole: a load of a word that was written in smaller
-/// parts waits until the parts have reached the cache.
+/// fields are 64-bit words and are written whole. If a word were written in smaller parts, a load
+/// of it would wait until the parts have reached the cache.
 struct ChunkCall {
   uint64_t how = 0;     // verdict (32 bits), dtype, op, algorithm, kind (8 each)
   uint64_t extent = 0;  // elements (48 bits), root (16)
@@ -38,7 +38,8 @@ struct ChunkCall {
   }
   static constexpr int kCountBits = 48;
   static constexpr uint64_t kMostCount = (uint64_t{1} << kCountBits) - 1;
-  // Compares with a single branch, because this runs between seeing the peers and reducing.
+  // Compares with a single branch, because every reduction waits for this comparison of the ranks'
+  // descriptions.
   bool operator==(const ChunkCall& other) const {
     return ((how ^ other.how) | (extent ^ other.extent) | (subject ^ other.subject)) == 0;
   }
@@ -102,7 +103,7 @@ class alignas(64) ChunkRingOf {
   struct Peer {
     Line* lines = nullptr;  // one per slot
     Progress* progress = nullptr;
-    uint64_t retired = 0;  // the last value that this rank has seen
+    uint64_t retired = 0;  // the highest `retired` of the peer that this rank has seen
   };
   enum class Stage : uint8_t { none, fill, reduce, drain };
 
@@ -122,8 +123,8 @@ class alignas(64) ChunkRingOf {
   Line& own_line(uint64_t chunk) const { return own_lines_[slot_of(chunk)]; }
   const Progress& own_progress() const { return *own_progress_; }
 
-  /// end() is one past the last chunk that exists. The others are one past the last chunk that this
-  /// rank has filled, reduced and drained.
+  /// end() is one past the last chunk that exists. The next three functions return one past the
+  /// last chunk that this rank has filled, reduced and drained.
   uint64_t end() const { return end_; }
   uint64_t filled() const { return filled_; }
   uint64_t reduced() const { return reduced_; }
@@ -211,8 +212,9 @@ class alignas(64) ChunkRingOf {
     return true;
   }
 
-  // --- Recording what was done. A peer that polls sees what is published. A peer that sleeps does
-  // not, so wake_sleepers() must follow before this rank sleeps or its caller goes on. ---
+  // --- Recording what this rank has done. A polling peer sees what this rank publishes. A sleeping
+  // peer does not, so wake_sleepers() must follow before this rank sleeps or its caller goes on.
+  // ---
   void publish_filled() {
     auto& line = own_line(filled_);
     Sync::writes(&line.call);
@@ -245,9 +247,9 @@ class alignas(64) ChunkRingOf {
     publish(own_progress_->retired, drained_);
     return true;
   }
-  /// Calls ring(rank) for each sleeping peer if anything was published since the last call. It
-  /// contains a fence, and after the fence no load runs before the peers have given back the
-  /// published cache line. So callers call it where this delay costs nothing.
+  /// Calls ring(rank) for each sleeping peer if this rank published anything since the last call.
+  /// This function contains a fence. Loads after the fence wait until the cache line that was
+  /// published has come back from the peers. So it is called where this delay costs nothing.
   template <class Ring>
   void wake_sleepers(Ring ring) {
     if (std::exchange(has_published_, false)) look_for_sleepers(ring);
@@ -276,7 +278,7 @@ class alignas(64) ChunkRingOf {
 
  private:
   static constexpr uint64_t kNever = ~uint64_t{0};
-  // number of polls within which peers that are awake arrive
+  // a peer that is awake usually publishes its line within this many polls
   static constexpr int kQuickLooks = 16;
 
   using Word = typename Sync::template Atomic<uint64_t>;

@@ -176,7 +176,7 @@ class Pipeline {
   std::vector<std::unique_ptr<Call>> spare_;
   uint64_t allocations_ = 0;
   uint64_t epoch_ = 0;                      // upper bits of the tags
-  uint64_t named_[ChunkRing::kSlots] = {};  // per slot: subject of the name in this NameLine
+  uint64_t named_[ChunkRing::kSlots] = {};  // per slot: ChunkCall::subject of its NameLine
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
   std::vector<std::byte*> share_outputs_;  // addresses to which the result of a share is written

@@ -125,8 +125,8 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
     const auto taken = bytes(exchanges ? sum_of(parts.recv_counts) : own);
     const bool is_own_part = kind == CollectiveKind::reduce_scatter &&
                              output == input + parts.given_at[static_cast<size_t>(rank)] * element;
-    // If the result replaces this rank's own part, each element replaces the element that it was
-    // made of. No other rank reads that part.
+    // If the result replaces this rank's own part, each element is overwritten only after the
+    // reduction has read it. No other rank reads that part.
     parts.is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
     const bool is_back =
         input == output && (!exchanges || std::ranges::equal(parts.send_counts, parts.recv_counts));

@@ -16,8 +16,8 @@ class SharedMemory {
  public:
   static constexpr uint64_t kNowhere = ~uint64_t{0};
   virtual ~SharedMemory() = default;
-  /// Allocates zeroed, page-aligned memory of this rank. Throws Error(out_of_memory). The first
-  /// region of each rank is not made here; see first().
+  /// Allocates zeroed, page-aligned memory of this rank. Throws Error(out_of_memory). This function
+  /// does not allocate the first block of each rank; see first().
   virtual std::unique_ptr<Region> allocate(size_t bytes) = 0;
   /// Allocates memory that is never reused. Peers can still read it after the Region, or this rank,
   /// is gone. It is for data that a rank sends shortly before it leaves.

@@ -145,7 +145,7 @@ class SharedMemoryBackend final : public Backend {
   }
   // Returns whether the queues of all ranks run this collective. Sends and receives are left out,
   // because they have no position in the order that is common to all ranks. Kinds that exchange
-  // parts need the longest part of all ranks.
+  // parts are left out if the length of the longest part of all ranks is not known.
   bool is_for_pipelines(const Collective& collective) const {
     if (is_overridden(collective.kind)) return false;
     if (exchanges_parts(collective.kind)) return collective.longest >= 0;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kMagic = "tuttishm";
 constexpr size_t kTokenBytes = 16;
-// The most connections that are accepted before the waiting ones are read again.
+// The maximum number of connections to accept before the accepted ones are read again.
 constexpr int kMostTaken = 256;
 constexpr std::string_view kWelcome = "welcome!";
 
@@ -173,8 +173,8 @@ class Rendezvous {
     store_.set(address_key(context_.rank), name + " " + token_);
   }
 
-  /// Calls a peer. Returns true if the call was sent and only the peer's answer is missing.
-  /// Returns false if this rank must call again.
+  /// Connects to a peer and sends it the Hello. Returns true if only the peer's answer is missing.
+  /// Returns false if this rank must try again.
   bool call(int peer) {
     const auto address = store_.try_get(address_key(peer));
     if (!address) return false;

@@ -56,8 +56,8 @@ class Heap {
 
   Span add(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    // The peers have mapped the addresses of a discarded span, which has no pages any more. So its
-    // offsets are used again for a new region of the same size.
+    // A discarded span has no pages any more, but the peers still have its addresses mapped. So a
+    // new region of the same size uses its offsets again.
     const auto reuse = std::find_if(free_.begin(), free_.end(),
                                     [&](const Span& span) { return span.bytes == bytes; });
     if (reuse == free_.end()) return {file_.grow(bytes), bytes, nullptr};

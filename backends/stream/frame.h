@@ -12,8 +12,8 @@ namespace tutti {
 /// Two StreamCores send each other frames. Each frame is a header of kFrameBytes, little-endian,
 /// and, for eager, data and control, `length` bytes of payload.
 ///
-///   eager     a whole message of moderate size; it costs its sender credit, and `ticket` is the
-///             credit that it returns to its receiver
+///   eager     a whole message of moderate size, for which its sender needs credit; `ticket` is the
+///             amount of credit that the sender of the frame returns with it
 ///   announce  a message of `length` bytes waits at the sender under `ticket`
 ///   grant     the receiver's answer: send message `ticket` to my receive `tag`
 ///   data      the next `length` bytes for the receive `ticket`

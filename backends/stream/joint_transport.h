@@ -6,9 +6,9 @@
 
 namespace tutti {
 
-/// The Transport of a backend that consists of several. Messages travel through the first part.
-/// progress() and arm() drive only the first part. abort, discard and goodbye go to all parts. The
-/// parts are borrowed.
+/// The Transport of a backend that consists of several backends, its parts. Messages travel through
+/// the first part. progress() and arm() drive only the first part. abort, discard and goodbye go to
+/// all parts. The parts are borrowed.
 class JointTransport final : public Transport {
  public:
   struct Part {

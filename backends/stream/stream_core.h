@@ -28,7 +28,7 @@ class StreamCore : public Transport, private Inlet::Reader {
  public:
   /// `channels[rank]` is null. `credit` is at least 512 and the same on all ranks. It bounds the
   /// cost of one peer's messages that wait on this rank. A message that costs more than a quarter
-  /// of it is not sent immediately but announced.
+  /// of the credit is announced instead of being sent immediately.
   StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels,
              std::optional<uint64_t> credit = {});
 
@@ -101,8 +101,8 @@ class StreamCore : public Transport, private Inlet::Reader {
 
   std::byte* frame_begins(int peer, const FrameHeader& frame) override;
   void frame_ends(int peer, const FrameHeader& frame) override;
-  /// Removes the receive that was posted for the frame's message from the table and returns it, or
-  /// returns null if there is none.
+  /// Returns the receive that was posted for the frame's message, and removes it from the table.
+  /// Returns null if there is none.
   Transfer* take_posted(const Peer& peer, const FrameHeader& frame);
   /// Records the frame's message as an arrival, which waits for its receive.
   Arrival* arrive(const Peer& peer, const FrameHeader& frame);

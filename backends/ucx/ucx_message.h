@@ -100,7 +100,7 @@ struct UcxTransfer {
   enum class Stage : uint8_t {
     unused,
     queued,   // send: waits for its turn
-    running,  // UCX, or a peer, uses its memory
+    running,  // UCX, or a peer, uses the transfer's memory
     posted,   // receive: no message has come for it yet
     lent,     // receive: the user reads the bytes in the sender's memory
     done,
@@ -116,14 +116,14 @@ struct UcxTransfer {
   uint32_t generation = 0;
   Stage stage = Stage::unused;
   bool is_send = false;
-  bool is_rendezvous = false;  // the bytes wait at the sender
-  bool is_put = false;         // the sender puts the bytes
-  bool is_starved = false;     // receive: waits for a slot
-  bool doomed = false;         // it will fail, whatever UCX reports
-  bool awaits_answer = false;  // send: the peer has not answered the withdraw yet
-  bool is_sent = false;        // UCX is done with the memory, but an answer is awaited
-  bool is_lent = false;        // receive: this rank may overwrite the viewed memory
-  bool writes = false;         // receive: this rank writes to the viewed memory
+  bool is_rendezvous = false;  // true if the bytes wait at the sender
+  bool is_put = false;         // true if the sender puts the bytes
+  bool is_starved = false;     // receive: true if it waits for a slot
+  bool doomed = false;         // true if the transfer will fail, whatever UCX reports
+  bool awaits_answer = false;  // send: true while the peer has not answered the withdraw
+  bool is_sent = false;        // true if UCX is done with the memory, but an answer is awaited
+  bool is_lent = false;        // receive: true if this rank may overwrite the viewed memory
+  bool writes = false;         // receive: true while this rank writes to the viewed memory
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;
@@ -156,11 +156,11 @@ struct UcxArrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  uint64_t ticket = 0;  // 0: a receive has taken the message over
+  uint64_t ticket = 0;  // 0 if a receive has taken the message over
   UcxHeader header;     // the announcement of a message that waits at the sender
   bool is_rendezvous = false;
   bool is_put = false;
-  void* descriptor = nullptr;   // of a rendezvous, until it is received
+  void* descriptor = nullptr;   // UCX's descriptor of a rendezvous, until it is received
   std::byte* buffer = nullptr;  // the bytes of an eager message
   UcxArrival* next = nullptr;
   UcxArrival* before = nullptr;
@@ -172,7 +172,7 @@ struct UcxNote {
   int peer = -1;
   UcxHeader header;
   std::vector<std::byte> bytes;
-  UcxTransfer* put = nullptr;  // for `landed`: the send to which it belongs
+  UcxTransfer* put = nullptr;  // for `landed`: the send whose bytes have landed
   class UcxTransport* owner = nullptr;
   UcxNote* next = nullptr;
   UcxNote* before = nullptr;
