@@ -40,7 +40,7 @@ struct Place {
   std::string device = {};
   int64_t pid_space = 0;  // inode of the rank's PID namespace; each container has its own
 
-  /// Returns whether both ranks see each other's processes under the same process id.
+  /// Returns whether a process id means the same process for both ranks.
   bool shares_pids(const Place& other) const {
     return machine == other.machine && pid_space == other.pid_space;
   }
@@ -56,8 +56,8 @@ struct Probe {
   std::string file = {};  // keeps the figures; empty: they are not kept
 };
 
-/// An object that the backend of a communicator hands to the backend of a communicator split off
-/// from it.
+/// An object that a communicator's backend hands to the backend of a communicator that is split off
+/// from it; see Backend::split().
 class Inheritance {
  public:
   virtual ~Inheritance() = default;
@@ -133,9 +133,9 @@ class Backend : public Progressive {
   virtual bool shares(const std::byte*, size_t) const { return false; }
   /// Returns whether start() handles the elements of this operation itself. All ranks must get the
   /// same result. The meaning of the result depends on Launch::edges:
-  ///   - With edges, true means that start() packs into memory of its own and ignores the
-  ///   Collective's
-  ///     input and output. False means that the caller provides a bucket as input and output.
+  ///   - With edges, true means that start() packs into memory of its own and ignores the input and
+  ///     output of the Collective. False means that the caller provides a bucket as input and
+  ///     output.
   ///   - Without edges (an operation of all ranks, or a blocking call with a name), true means that
   ///     start() runs the operation in Launch::queue.
   virtual bool packs_itself(const Collective&, const Launch&) const { return false; }
@@ -143,7 +143,7 @@ class Backend : public Progressive {
   /// or failed.
   virtual OperationPtr start(const Collective& collective, const Launch& launch) = 0;
   /// Returns the traffic that this rank would send for this operation, without running it. Returns
-  /// nothing if a library does not report it.
+  /// an empty Traffic if a library does not report it.
   virtual Traffic predict(const Collective&, const Launch&) { return {}; }
   /// Returns whether pending operations run on threads of a library. These threads need the cores,
   /// so a waiting thread sleeps immediately instead of spinning.
@@ -162,8 +162,8 @@ class Backend : public Progressive {
   /// Returns an object from which the backend of a split communicator can be made. That
   /// communicator has the ranks of `color`, ordered by their keys. A rank with color < 0 joins
   /// none. All ranks call split() in the same order, on the thread that splits, while the engine
-  /// may run on another thread. The Context is this communicator's, with a store for this call
-  /// alone. A failure is reported later, by the connect() that gets the object.
+  /// may run on another thread. The Context is that of this communicator, except that only this
+  /// call uses its store. A failure is reported later, by the connect() that gets the object.
   virtual std::shared_ptr<Inheritance> split(const Context&, int /*color*/, int /*key*/) {
     return nullptr;
   }

@@ -45,9 +45,8 @@ class Store {
 /// Makes a store in this process's memory. Ranks that are threads of this process share it.
 std::shared_ptr<Store> make_memory_store();
 /// Makes a store of files in a folder that all ranks reach. Creates the folder if it is missing
-/// (mode 0700). If another user owns the folder or can write into it, that user could plant the
-/// job's secret or its addresses. Then it throws Error(authentication), which names folder, owner
-/// and mode.
+/// (mode 0700). Throws Error(authentication), which names folder, owner and mode, if another user
+/// owns the folder or can write into it. That user could plant the job's secret or its addresses.
 std::shared_ptr<Store> make_file_store(const std::string& folder);
 /// Connects to a TcpStoreServer and proves that this process knows the secret. Waits for the server
 /// until the deadline. Throws Error(authentication | unavailable | timeout), which names host and

@@ -205,7 +205,7 @@ std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
   return base == nullptr ? nullptr : base + element * element_bytes_;
 }
 
-// Returns whether the peer may overwrite the elements that this rank sends with their results.
+// Returns whether the peer may overwrite the elements of this send with their results.
 bool Execution::may_lend(const Lane& lane, const Step& step) const {
   const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
   return lane.prepared->comes_back[number] && input_is_readable_ && verdict_ == 0 &&

@@ -24,9 +24,9 @@ struct PreparedSchedule {
   int64_t longest = 0;       // elements of the longest message
   int64_t sends = 0;         // number of messages sent
   bool receives_any = false;
-  /// By step: true if the received elements may stay in the sender's memory. Only reductions of the
-  /// same round may read them, each element once. These reductions must not write to memory that is
-  /// being sent.
+  /// By step: true if the received elements may stay in the sender's memory. This requires that
+  /// only reductions of the same round read them, each element once, and that these reductions do
+  /// not write to memory that is being sent.
   std::vector<bool> is_viewable;
   int64_t sent_elements = 0;
   /// By step: true if the receiver of the sent elements returns their results.

@@ -70,8 +70,9 @@ struct Schedule {
   /// If true, each reduce step applies the scale; else the executor applies it at the end.
   bool scales_at_owner = false;
   int divisor = 1;  // total factor by which the steps have divided a result
-  /// The round whose messages give this rank the last of all ranks' verdicts (go or veto), if no
-  /// output is written before it. It is -1 if the verdicts are known only at the end.
+  /// The round after whose messages this rank knows the verdicts (go or veto) of all ranks. It is
+  /// set only if no output is written before that round. Otherwise it is -1, and the verdicts are
+  /// known only at the end.
   int heard_all = -1;
 };
 

@@ -35,7 +35,8 @@ struct MessageHeader {
   uint32_t key = 0;      // segment and round within the operation
   uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data the message contains; 0 is go
   bool is_lent = false;  // a peer that views the bytes may overwrite them with its answer; see Loan
-  /// Loan::place of the receiver's memory that already holds the bytes, or 0 if none does.
+  /// The receiver's memory may already hold the bytes. Then this is the Loan::place of that memory;
+  /// otherwise it is 0.
   uint64_t place = 0;
 };
 
@@ -104,8 +105,8 @@ class Transport : public Progressive {
   /// Ends a view. Returns false if the sender took its memory back before now; the bytes read from
   /// it are then invalid.
   virtual bool give_back(Ticket) { return true; }
-  /// Returns the state of a ticket. done and failed release it (for views see irecv_view). When a
-  /// receive is done, the sender's verdict is OR-ed into *verdict.
+  /// Returns the state of a ticket. If the state is done or failed, the ticket is released (for
+  /// views see irecv_view). When a receive is done, the sender's verdict is OR-ed into *verdict.
   virtual TransferState test(Ticket ticket, uint32_t* verdict = nullptr) = 0;
   /// Cancels a ticket. A message in flight may still use the memory until test() returns done or
   /// failed, which it eventually does.
@@ -136,9 +137,9 @@ class Transport : public Progressive {
   virtual std::string_view route(int peer) const = 0;
   /// Returns the seconds since the last sign of life from this peer, as far as the network shows
   /// it. Signs of life are bytes that arrived from the peer, and queued bytes that its host
-  /// accepted. They count when large messages on a slow link delay the peer's answers. A message
-  /// that the peer's host acknowledges immediately is not a sign of life, because a host also
-  /// acknowledges messages for a stopped process. Called about once a second.
+  /// accepted. Queued bytes count because large messages on a slow link may delay the peer's
+  /// answers. A message that the peer's host acknowledges immediately is not a sign of life,
+  /// because a host also acknowledges messages for a stopped process. Called about once a second.
   virtual double quiet_seconds(int /*peer*/) { return kQuietForEver; }
 };
 

@@ -134,7 +134,7 @@ class ChoiceBackend final : public Backend {
   const Backends backends_;
   JointTransport transport_;
   std::vector<size_t> chosen_;  // by score: index of the backend
-  // By kind: true if operations of some sizes run in another backend than the first.
+  // By kind: true if operations of some sizes run in a backend other than the first.
   std::array<bool, kCollectiveKindCount> is_divided_{};
   std::string name_;
   Poller poller_;

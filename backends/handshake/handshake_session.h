@@ -12,8 +12,9 @@
 
 namespace tutti {
 
-/// Called once. On success it gets the connection and the proved rank at the other end. On failure
-/// it gets the error and the rank that the other side claimed to be (-1: none).
+/// Gets the result of a handshake; called once. On success `socket` is the connection, and `peer`
+/// is the proved rank at the other end. On failure `error` is set, and `peer` is the rank that the
+/// other side claimed to be (-1: none).
 using HandshakeResult = std::function<void(std::exception_ptr error, tcp::socket socket, int peer)>;
 
 /// Runs a handshake over a connected socket without blocking the io_context. At the deadline it

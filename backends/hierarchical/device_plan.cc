@@ -95,8 +95,9 @@ class Planner {
     plan_.pinned = arrived;
   }
 
-  // The ranks of this host first reduce their inputs to the parts of every host, one host after
-  // another. Then the ranks with the same number on their hosts reduce the results.
+  // First the ranks of this host make one reduce_scatter per host, which sums the parts of that
+  // host over the ranks of this host. Then the ranks with the same number on their hosts reduce
+  // these sums.
   void reduce_scatter() {
     const auto counts = counts_of_number();
     for (int host = 0; host < hosts(); ++host) {

@@ -28,8 +28,8 @@ namespace tutti {
 namespace {
 
 constexpr int kStreamQueues = 2;
-// Intervals of the timer that wakes the engine while operations run. At kAskNanos the engine asks
-// NCCL for errors. At kAskSoonNanos it asks whether NCCL takes the next call.
+// Intervals of the timer that wakes the engine while operations run. NCCL reports errors, and
+// whether it takes the next call, only when it is asked. kAskSoonNanos applies while calls wait.
 constexpr long kAskNanos = 20'000'000, kAskSoonNanos = 500'000;
 
 class SequencedOperation;

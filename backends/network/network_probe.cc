@@ -36,7 +36,7 @@ constexpr int kPings = 22, kWarmUps = 2, kLargeMessages = 4;
 constexpr double kEnoughSeconds = 0.04;
 // If the first bytes take this long, the link is not measured with larger messages.
 constexpr double kSlowSeconds = 0.02;
-// Waiting ranks poll this long before they sleep, as they do in an operation.
+// Waiting ranks poll this long before they sleep, as in an operation.
 constexpr auto kLook = std::chrono::microseconds(50);
 
 double seconds_since(Clock::time_point begin) {
@@ -104,8 +104,8 @@ class Conversation {
       if (ticket != 0) transport_.cancel(ticket);
     const bool settled = settle(tickets, failed, last_);
     transport_.discard(kProbeTag, kProbeTag);
-    // If a message did not end, it may still arrive in memory that is about to be freed. That is
-    // fatal.
+    // A message that did not end may still arrive in memory that is about to be freed. So this
+    // error is fatal.
     if (!settled)
       throw Error(ErrorCode::peer_silent,
                   fmt::format("rank {} waited for rank {} to take or give the rest of a message "

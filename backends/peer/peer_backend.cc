@@ -114,7 +114,7 @@ PeerRecord decode(int rank, const std::string& text) {
 }
 
 // Publishes this rank's text or failure, and returns the texts of all ranks. If any rank failed,
-// all ranks throw the same error, so that none waits for another.
+// all ranks throw the same error. So no rank waits for a rank that has failed.
 std::vector<std::string> tell_all(const Context& context, std::string_view what,
                                   const std::string& text, const std::string& failure) {
   const auto key = [&](int rank) { return fmt::format("peer/{}/{}", what, rank); };

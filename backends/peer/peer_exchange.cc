@@ -255,8 +255,8 @@ template <class Condition>
 bool PeerExchange::wait_until(const Condition& condition, Deadline deadline) {
   while (!condition()) {
     if (deadline.passed()) return false;
-    // A peer may die while this rank waits. Or its connection ended before the wait and its process
-    // ends only now.
+    // A peer's process may end while this rank waits, perhaps after its connection has already
+    // ended.
     free_streams_of_the_dead();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

@@ -51,12 +51,12 @@ class PeerExchange {
   void forget(PeerOperation& operation);
   std::unique_ptr<Region> take_scratch(size_t bytes);
 
-  /// Makes the packing stream publish its next turn when the work that is on it now is done.
+  /// Makes the packing stream publish its next turn after all work that is queued on it now.
   /// Returns the turn's number.
   uint64_t pack_turn();
   /// Publishes the next turn of the reducing stream before the turn's work is enqueued. Returns the
-  /// turn's number, or 0 if the work must not begin: it would read from a peer that has closed its
-  /// communicator.
+  /// turn's number. Returns 0 if a peer from which the work would read has closed its communicator;
+  /// then the work must not begin.
   uint64_t begin_turn(const Collective& collective);
   void end_turn(uint64_t turn);
   /// Make the next hold() wait until `rank` has packed, or reduced, turn `mark`.

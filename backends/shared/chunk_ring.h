@@ -82,8 +82,8 @@ using ProgressLine = ProgressLineOf<Threads>;
 ///   it may be filled   once all ranks have retired the chunk that was in its slot before
 ///   it may be reduced  once all ranks have filled it
 ///   it may be drained  once all ranks have reduced it
-///   it is retired      once its rank has published that it is drained: with the next word that it
-///                      publishes, or by publish_retired()
+///   it is retired      once the rank has published that it has drained the chunk: with the next
+///                      word that the rank publishes, or by publish_retired()
 ///
 ///   the ring:  flowing --give_up(chunk)--> stopped at that chunk --begin_epoch--> flowing
 ///              flowing, stopped --abort--> aborted, for good
@@ -212,13 +212,15 @@ class alignas(64) ChunkRingOf {
     return true;
   }
 
-  // --- Recording what this rank has done. A polling peer sees what this rank publishes. A sleeping
-  // peer does not, so wake_sleepers() must follow before this rank sleeps or its caller goes on.
-  // ---
+  // --- Recording what this rank has done ---
+  //
+  // A polling peer sees what this rank publishes. A sleeping peer does not, so wake_sleepers() must
+  // follow before this rank sleeps or its caller goes on.
   void publish_filled() {
     auto& line = own_line(filled_);
     Sync::writes(&line.call);
-    // The progress line is not written: peers read it, so a store to it would wait for them.
+    // `retired` goes into the chunk's line, not into the progress line. Peers read the progress
+    // line, so a store to it would wait for them.
     line.retired.store(drained_, std::memory_order_release);
     told_retired_ = drained_;
     ++messages_;

@@ -32,15 +32,15 @@ struct alignas(64) NameLine {
 /// operation is one chunk, and every rank reduces all of it, so it has no drain stage.
 ///
 /// If the memory of an operation is itself shared, it is neither packed nor unpacked. Peers read
-/// the input in place, and the owner of a share writes the result into the output. A rank publishes
-/// with each chunk which memory of its own is used so. The CacheChoice decides whether packed
+/// the input in place, and the owner of a share writes the result into the output. With each chunk
+/// a rank publishes which of its memory is used in place. The CacheChoice decides whether packed
 /// elements stay in the cache.
 ///
 /// A reduce is an allreduce that only its root drains. The other kinds have another middle stage:
 ///   move    when all ranks have published: copy the parts for this rank (reduce_scatter: reduce
 ///           them) straight from the peers' slots to the output; no third stage follows
-/// If the input is in shared memory, it is not packed but read in place. Then a third stage waits
-/// until all ranks have read it.
+/// If the input of these kinds is in shared memory, it is not packed but read in place. Then a
+/// third stage waits until all ranks have read it.
 ///
 /// The ChunkRing decides which stage may run on which chunk. Each rank publishes its verdict (go or
 /// veto) with the first chunk of an operation. Nothing is written to any rank's output before all
@@ -166,7 +166,7 @@ class Pipeline {
   void forget(Call& run);
 
   const int rank_;
-  const Geometry geometry_;  // its one_shot_bytes are per rank
+  const Geometry geometry_;  // its one_shot_bytes are for the data of one rank
   SharedMemory& memory_;
   ChunkRing ring_;
   CacheChoice choice_;

@@ -127,7 +127,7 @@ class Pipeline::Call final : public Operation {
     why.reset();
     state = OperationState::pending;
   }
-  // Lays out an operation whose memory not all ranks can reach.
+  // Lays out an operation if not all ranks can reach its memory.
   void share_apart() {
     windows.clear();
     if (algorithm != kMove)

@@ -33,8 +33,8 @@ bool is_one_memory(const std::byte* one, size_t bytes, const std::byte* other, s
   return bytes > 0 && others > 0 && before(one, other + others) && before(other, one + bytes);
 }
 
-// Returns the range of a part of `count` elements that a chunk holds. `range` is the chunk's range
-// of the longest part.
+// Returns the range of a part that a chunk holds. The part has `count` elements. `range` is the
+// chunk's range in the longest part.
 Range in_chunk(int64_t count, Range range) {
   const int64_t begin = std::min(range.begin, count);
   return {begin, std::min(range.end(), count) - begin};
@@ -187,7 +187,8 @@ bool Pipeline::is_read_in_place(uint64_t chunk) const {
   return false;
 }
 
-// Finds each rank's part for this rank, from the first chunk that all ranks have published.
+// Finds the addresses of the parts for this rank that it reads in place. `chunk` is the first chunk
+// of the operation, which all ranks have published.
 void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   run.parts.is_kept = run.tells_place() && is_read_in_place(chunk);
   if (!run.parts.is_kept) return;

@@ -307,7 +307,8 @@ class Rendezvous {
       try {
         socket = accept_unix(listener_.get());
       } catch (const Error&) {
-        // Callers that wait hold descriptors, which will become free again.
+        // While callers wait, running out of descriptors is not fatal: these callers' descriptors
+        // will become free again.
         if (callers_.empty()) throw;
       }
       if (!socket) return;

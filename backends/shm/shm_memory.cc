@@ -114,8 +114,8 @@ class ShmRegion final : public Region {
   const bool is_for_good_;
 };
 
-/// A peer's file. When an offset is beyond the last mapping, a larger mapping is made. The old ones
-/// are kept, so that their addresses stay valid.
+/// A peer's file. When an offset is beyond the last mapping, a larger mapping is made. The old
+/// mappings are kept, so that their addresses stay valid.
 class PeerFile {
  public:
   PeerFile(int rank, SharedFile file, size_t first_bytes) : rank_(rank), file_(std::move(file)) {

@@ -12,7 +12,7 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// The most bytes of one peer's control messages that may wait for take(). At this bound this rank
+// The maximum bytes of one peer's control messages that wait for take(). At this bound this rank
 // stops reading from the peer.
 constexpr size_t kMaxInboxBytes = 64 << 20;
 constexpr size_t kMostSpareBuffers = 16;

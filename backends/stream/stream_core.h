@@ -90,9 +90,9 @@ class StreamCore : public Transport, private Inlet::Reader {
     Arrival* arrival = nullptr;
     std::vector<std::byte> control;
     bool said_goodbye = false;
-    uint64_t eager_held = 0;      // cost of its eager messages that wait on this rank
-    uint32_t announces_held = 0;  // its announcements that wait for a receive
-    size_t inbox_bytes = 0;       // bytes of its control messages that wait for take()
+    uint64_t eager_held = 0;      // cost of the peer's eager messages that wait on this rank
+    uint32_t announces_held = 0;  // the peer's announcements that wait for a receive
+    size_t inbox_bytes = 0;       // bytes of the peer's control messages that wait for take()
   };
   struct ControlMessage {
     int peer = -1;

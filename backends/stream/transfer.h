@@ -68,8 +68,8 @@ struct Arrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  bool announced = false;  // its bytes wait at the sender under `remote`
-  bool complete = false;   // all its bytes are in the buffer
+  bool announced = false;  // the bytes wait at the sender, under ticket `remote`
+  bool complete = false;   // all bytes are in the buffer
   Ticket remote = 0;
   std::byte* buffer = nullptr;
   Arrival* next = nullptr;

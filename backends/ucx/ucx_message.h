@@ -64,8 +64,8 @@ enum class UcxMessageType : uint32_t {
 
 enum class UcxLoan : uint32_t { none, lent, written };
 
-/// The header of a message. It is sent as it is in memory: the ranks of a communicator run the same
-/// build on machines of one kind, which UCX requires too.
+/// The header of a message. It is sent without conversion, because the ranks of a communicator run
+/// the same build on machines of one kind. UCX requires this too.
 struct UcxHeader {
   UcxMessageType type = UcxMessageType::gone;
   uint32_t from = 0;
@@ -92,7 +92,7 @@ struct UcxSign {
   std::atomic<uint32_t> writes{0};
 };
 
-/// The most parts of one message that may be put at the same time.
+/// The maximum number of parts of one message that are put at the same time.
 inline constexpr size_t kMostParts = 4;
 
 /// An isend or irecv of the user, from that call until test() releases it.

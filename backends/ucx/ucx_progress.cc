@@ -33,8 +33,8 @@ bool UcxTransport::progress() {
     moved = true;
   }
   moved_ |= moved;
-  // A spinning thread checks for ended processes only now and then. A thread that slept checks,
-  // because the end of a process may have woken it.
+  // A spinning thread checks for ended processes only now and then. A thread that has slept checks
+  // immediately, because the end of a process may have woken it.
   constexpr uint32_t kOften = 256;
   if (!moved && (std::exchange(slept_, false) || ++idle_rounds_ % kOften == 0))
     moved = look_for_deaths();
@@ -329,8 +329,8 @@ void UcxTransport::handle_abort() {
   }
   // When this returns, the caller of abort() takes its memory back. So UCX, and the peers that put
   // into that memory, must be done with it. The wait has a deadline, because a peer may not
-  // respond. UCX 1.13 cannot cancel a rendezvous that it has begun to receive. In that case UCX is
-  // never progressed again.
+  // respond. UCX 1.13 cannot cancel a rendezvous that it has begun to receive. If UCX still uses
+  // memory at the deadline, it is never progressed again.
   const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
   const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
   const auto is_written = [](const auto& peer) {

@@ -102,7 +102,7 @@ class UcxTransport final : public Transport {
     std::vector<std::byte> bytes;
   };
 
-  // ucx_connect.cc: how it starts and ends.
+  // ucx_connect.cc: the start and the end of the transport.
   void meet(const Context& context);
   void watch_process(Peer& peer, const std::string& place);
   void open_endpoint(Peer& peer);
