@@ -436,7 +436,7 @@ void Execution::give_up() {
 void Execution::release() {
   cancel();
   for (auto& lane : lanes_) {
-    // This releases the tickets that the transport has finished.
+    // These functions release the tickets that the transport has finished.
     static_cast<void>(has_received(*lane));
     give_views_back(*lane);
     static_cast<void>(has_sent(*lane));

@@ -80,8 +80,8 @@ struct Lane {
 
 class Execution;
 
-/// Segments that share one limit on bytes in flight. Segments of later operations wait for those of
-/// earlier operations.
+/// Segments that share one limit on bytes in flight. The segments of an operation begin after all
+/// segments of earlier operations have begun.
 struct LaneQueue {
   std::vector<Execution*> waiting;  // operations with segments to begin, oldest first
   int64_t bytes_in_flight = 0;

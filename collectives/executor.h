@@ -109,7 +109,7 @@ struct DeviceLaunch {
   std::span<const Piece> inputs = {}, outputs = {};
   Scale prescale = {};
   std::span<uint64_t* const> gates =
-      {};               // set to 1 when the outputs are written; see DeviceOutcome
+      {};               // words that are set to 1 when the outputs are written; see DeviceOutcome
   bool agreed = false;  // the ranks have already agreed that none of them vetoes
   std::shared_ptr<const DeviceSpans> spans = {};  // null if not reported
 };

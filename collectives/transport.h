@@ -40,7 +40,8 @@ struct MessageHeader {
   uint64_t place = 0;
 };
 
-/// Viewed bytes that the viewer may overwrite.
+/// Bytes that a receiver views in the sender's memory (see irecv_view()), and that it may
+/// overwrite.
 struct Loan {
   std::byte* data = nullptr;  // null if the viewer may not overwrite them
   uint64_t place = 0;         // becomes MessageHeader::place
@@ -92,8 +93,8 @@ class Transport : public Progressive {
   virtual Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) = 0;
   /// Posts a receive whose bytes may stay in the sender's memory. After test() returned done,
   /// view() returns the address at which the bytes can be read, or null if they are in `bytes`. If
-  /// it is an address, the ticket lasts until give_back(). The sender's ticket then lasts at least
-  /// as long.
+  /// view() returns an address, the ticket lasts until give_back(). The sender's ticket then lasts
+  /// at least as long.
   virtual Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
     return irecv(peer, tag, key, bytes);
   }
@@ -121,8 +122,8 @@ class Transport : public Progressive {
   /// go.
   virtual bool has_veto(uint64_t tag) const = 0;
 
-  /// Control messages are small (at most kMaxControlBytes), unsolicited, ordered per peer, and
-  /// copied.
+  /// Control messages are small (at most kMaxControlBytes) and need no receive. They arrive in
+  /// order per peer. post() copies the message.
   static constexpr size_t kMaxControlBytes = 16u << 20;
   virtual void post(int peer, std::span<const std::byte> message) = 0;
   /// Takes the oldest control message. Returns false if there is none.

@@ -24,9 +24,9 @@ using HandshakeResult = std::function<void(std::exception_ptr error, tcp::socket
 std::shared_ptr<Stranger> async_handshake(tcp::socket socket, Handshake handshake,
                                           Deadline deadline, HandshakeResult result);
 
-/// Accepts connections until close(), and hands those that prove themselves to `welcome`. Admission
-/// bounds how many other connections are open and for how long. The gate runs on the acceptor's
-/// io_context. Its pending work there keeps it alive until close().
+/// Accepts connections until close(). Hands each connection that proves itself to `welcome`.
+/// Admission bounds how many other connections are open and for how long. The gate runs on the
+/// acceptor's io_context. Its pending work there keeps it alive until close().
 class Gate : public std::enable_shared_from_this<Gate> {
  public:
   using Welcome = std::function<void(tcp::socket socket, int peer)>;

@@ -231,7 +231,7 @@ class DeviceLevels final : public Backend {
   JointTransport transport_;
   const Capabilities capabilities_;
   LevelsPlace place_;
-  // at index 0: the streams of operations without a queue; then those of each queue
+  // index 0: the streams of operations without a queue; index q + 1: the streams of queue q
   LevelsStreams streams_[kQueues + 1];
   Poller poller_;
 };

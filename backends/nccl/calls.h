@@ -33,7 +33,7 @@ class NcclOperators {
 };
 
 /// Calls NCCL for a collective on a stream. `op` is the operator that find() has found. Calls
-/// without elements are left out; this is the same on all ranks. Stops at the first error.
+/// without elements are left out on all ranks. Stops at the first error.
 ncclResult_t nccl_call(const NcclLibrary& library, ncclComm_t comm, const Collective& collective,
                        int rank, ncclRedOp_t op, StreamRef stream);
 

@@ -94,9 +94,9 @@ class NcclBackend final : public DeviceBackend {
   static constexpr int kReplays = 1;  // the queue of replayed buckets
 
   const NcclPlace place_;
-  // The communicator of NCCL from which all others are split: those of the queues, and those of
-  // Communicators that are split later. It never runs an operation, because NCCL can split only an
-  // idle communicator.
+  // The communicator of NCCL from which all others are split, for the queues and for Communicators
+  // that are split later. It never runs an operation, because NCCL can split only an idle
+  // communicator.
   const std::shared_ptr<NcclCommunicator> root_;
   Sequencer sequencer_;
   CatchUp catch_up_;

@@ -41,7 +41,7 @@ class NcclRegions {
   const std::shared_ptr<const NcclLibrary> library_;
   DeviceRuntime& runtime_;
   const Device device_;
-  std::vector<Memory*> regions_;  // those from ncclMemAlloc
+  std::vector<Memory*> regions_;  // the regions from ncclMemAlloc
   // freed by the destructor, because a communicator still had them registered
   std::vector<void*> late_;
 };

@@ -88,7 +88,7 @@ class StreamQueue {
   using Ask = std::function<void(const BucketShape&)>;
   /// `ask` makes the other ranks fill() a bucket that this rank has started and then cancelled.
   StreamQueue(const NcclPlace& place, std::shared_ptr<NcclCommunicator> communicator, Ask ask);
-  /// Waits until a deadline for the work on the streams. All operations must be released before.
+  /// Waits for the work on the streams, until a deadline. All operations must have been released.
   ~StreamQueue();
 
   OperationPtr start(const Collective& collective, const Launch& launch);

@@ -12,7 +12,7 @@ namespace tutti {
 
 namespace {
 
-// This tag is above all tags of operations, and differs from those of the other users of
+// This tag is above all tags of operations, and differs from the tags of other users of
 // MessageLinks.
 constexpr uint64_t kPeerTag = uint64_t{0xA3} << 56;
 // The number of remembered tags. It exceeds the number of operations that all ranks can run at the

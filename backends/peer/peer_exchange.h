@@ -31,7 +31,7 @@ class PeerExchange {
  public:
   PeerExchange(DeviceRuntime& runtime, Device device, std::shared_ptr<DeviceBell> bell,
                std::unique_ptr<OwnWords> words, std::vector<PeerSeen> peers, Transport& transport);
-  /// Waits until a deadline for the work on the streams. All operations must be released before.
+  /// Waits for the work on the streams, until a deadline. All operations must have been released.
   ~PeerExchange();
   PeerExchange(const PeerExchange&) = delete;
   PeerExchange& operator=(const PeerExchange&) = delete;

@@ -50,12 +50,12 @@ class CacheChoice {
   /// The offset of the Destination in the payload of a ChunkLine, in bytes.
   static constexpr size_t kDestinationAt = sizeof(uint64_t);
 
-  /// `told` is in rank 0's memory; all ranks pass the same.
+  /// `told` is in rank 0's memory; all ranks pass the same object.
   CacheChoice(int rank, const ChunkRing& ring, Told& told)
       : rank_(rank), ring_(ring), told_(told) {}
 
-  /// Chooses where this rank leaves its part of a chunk, and publishes that in the chunk's line.
-  /// Begins to measure the cost of the chunk.
+  /// Chooses where this rank leaves its part of a chunk, and publishes the choice in the chunk's
+  /// line. Begins to measure the cost of the chunk.
   Destination choose(size_t word, uint64_t chunk);
   /// Returns where a rank left its part of this chunk, as the chunk's line says.
   Destination of(size_t rank, uint64_t chunk) const {

@@ -50,7 +50,7 @@ struct ChunkCall {
 /// are one transfer.
 template <class Sync>
 struct alignas(128) ChunkLineOf {
-  // number of the chunk whose input is here, plus one
+  // number of the chunk whose input is in this slot, plus one
   typename Sync::template Atomic<uint64_t> in{0};
   // number of chunks that this rank no longer reads
   typename Sync::template Atomic<uint64_t> retired{0};

@@ -226,7 +226,7 @@ class Pipeline::Call final : public Operation {
   DataType dtype = DataType::f32;
   int64_t element = 4;
   ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
-  // number of elements; for kinds that move elements, those of the longest part of any rank
+  // number of elements; for kinds that move elements, the number in the longest part of any rank
   int64_t count = 0;
   std::string_view name;  // borrowed; valid until the verdict is known
   uint64_t subject = 0;

@@ -137,8 +137,8 @@ class SharedMemoryBackend final : public Backend {
   bool is_overridden(CollectiveKind kind) const {
     return is_overridden_[static_cast<size_t>(kind)];
   }
-  // Returns whether a send or receive goes through Pairs. Only blocking ones do. Other sends and
-  // receives are matched by name. Both ranks get the same result.
+  // Returns whether a send or receive goes through Pairs. Only blocking sends and receives do; all
+  // others are matched by name. Both ranks get the same result.
   bool blocks_for_two(const Launch& launch) const {
     return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&
            !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);

@@ -143,7 +143,7 @@ class StreamCore : public Transport, private Inlet::Reader {
   MatchTable<Transfer> posted_;
   MatchTable<Arrival> arrivals_;
   size_t vetoes_here_ = 0;  // number of arrivals whose verdict is a veto
-  // receives that got a message with a veto and were not tested yet
+  // receives that got a message with a veto, until test() reports their result
   std::vector<Transfer*> vetoed_;
   TagSet discarded_;
   std::deque<ControlMessage> inbox_;

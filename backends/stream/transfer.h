@@ -17,7 +17,7 @@ struct Transfer {
     announced,  // send: waits for the peer's grant
     granted,    // send: may write data; receive: waits for the data
     closing,    // send: its last frame is being written
-    posted,     // receive: no message has come for it yet
+    posted,     // receive: no message has arrived for it yet
     filling,    // receive: an eager message is being read into it
     done,
     failed

@@ -101,7 +101,7 @@ struct UcxTransfer {
     unused,
     queued,   // send: waits for its turn
     running,  // UCX, or a peer, uses the transfer's memory
-    posted,   // receive: no message has come for it yet
+    posted,   // receive: no message has arrived for it yet
     lent,     // receive: the user reads the bytes in the sender's memory
     done,
     failed

@@ -52,7 +52,8 @@ void UcxTransport::give_up_all() {
   for (int peer = 0; peer < size(); ++peer) sign_for(peer).has_given_up.store(true);
 }
 
-// Sends the first message to a peer. It says whether the peer can put into this rank's memory.
+// Sends the first message to a peer. The message says whether the peer can put into this rank's
+// memory.
 void UcxTransport::offer_memory(Peer& peer) {
   const auto key = slots_region_ == 0 ? std::string() : memory_->key(slots_region_);
   if (!key.empty()) peer.told.insert(slots_region_);

@@ -22,8 +22,8 @@ struct Group {
   }
 };
 /// For Sums::scaled, returns the power of two that keeps a sum of `operands` f16 numbers in range;
-/// otherwise 1. Dividing by it is exact except for small numbers. These lose no more precision than
-/// they lose in the mean anyway.
+/// otherwise 1. Dividing by it is exact except for very small numbers. The bits that these lose
+/// would not be in the mean either.
 int divisor_of(Sums sums, int operands);
 /// Returns the group of all ranks in order.
 Group everyone(const Problem& problem);
