@@ -10,7 +10,7 @@ namespace tutti {
 struct RegionHandle {
   enum class Kind : uint8_t {
     none,     // it cannot be mapped
-    address,  // threads of this process use it at `offset`
+    address,  // threads of this process use `offset` as the address
     file,     // any process that gets `descriptor` maps it, at `offset` of that file
   };
   Kind kind = Kind::none;

@@ -261,8 +261,9 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Every rank receives the others' parts of its own share and reduces them in rank order. Gloo's
-  // own function is not used: it gives wrong results if there are fewer elements than it assumes.
+  // Every rank owns a share. It receives the inputs of all other ranks for this share and reduces
+  // them in rank order. Gloo's own function is not used, because it gives wrong results if there
+  // are fewer elements than it assumes.
   void reduce_scatter() {
     const auto own_bytes = own_count() * element_;
     const auto size = static_cast<size_t>(mesh_->size);

@@ -169,7 +169,7 @@ class GlooBackend final : public Backend {
   std::condition_variable aborted_;
   std::atomic<bool> is_aborted_{false};
 
-  // Only the thread that drives the engine uses these.
+  // Only the thread that drives the engine uses these three members.
   bool slept_ = false;
   Sequencer sequencer_;
   // by tag: operations that wait until all ranks have started them

@@ -37,7 +37,7 @@ using Bytes = std::vector<char>;
 std::string key(int rank) { return fmt::format("gloo/{}", rank); }
 constexpr char kNoAddress = '\xff';  // the store then holds a reason instead of addresses
 
-// Encodes the addresses on which a rank awaits each other rank. Each address is its length in one
+// Encodes the addresses on which a rank awaits the other ranks. Each address is its length in one
 // byte, followed by its bytes.
 std::string join_addresses(const std::vector<Bytes>& addresses) {
   std::string text;

@@ -69,7 +69,7 @@ class LevelsOperation final : public Operation {
   bool lacks_ranks() const override {
     return stage_ == Stage::agreeing && part_ && part_->lacks_ranks();
   }
-  /// Does the next step if it need not wait any more. Returns true if it did a step.
+  /// Does the next step, unless it must still wait for something. Returns true if it did a step.
   bool step();
   /// Releases the user's streams that wait for this operation.
   void open_gates();
@@ -84,7 +84,8 @@ class LevelsOperation final : public Operation {
   bool has_passed(Mark which) const;
   void tell(StreamRef stream, Mark which);
   bool end(OperationState state);
-  /// Advances `part_`. Returns true if it is done. If it has failed, this operation fails too.
+  /// Advances `part_`. Returns true if `part_` is done. If `part_` has failed, this operation fails
+  /// too.
   bool is_part_done();
   /// Starts the next of `calls`. On the device the call waits for the events `ready`. Returns false
   /// if no call is left.

@@ -11,8 +11,8 @@ namespace tutti {
 
 /// The device memory of a backend's buckets. From NCCL 2.19 on, large regions come from
 /// ncclMemAlloc. They are registered with each communicator that uses them, so that NCCL works
-/// directly in them. Other memory is never registered, because NCCL refuses it, or hangs in an
-/// abort.
+/// directly in them. NCCL refuses to register other memory, or hangs in a later abort. So other
+/// memory is never registered.
 ///
 /// All ranks have regions of the same sizes. So either all buffers of a call are registered or none
 /// is. Only the thread that drives the engine uses this class.

@@ -26,8 +26,8 @@ bool set_congestion(int descriptor, const std::string& name) {
                       static_cast<socklen_t>(name.size())) == 0;
 }
 
-// Returns whether both ends are addresses of this host. Such packets go over loopback, whichever
-// address is called.
+// Returns whether both ends of a connection are addresses of this host. The packets of such a
+// connection go over loopback, whichever addresses these are.
 bool goes_over_loopback(int descriptor) {
   tcp::endpoint own, peer;
   auto own_length = static_cast<socklen_t>(own.capacity()), peer_length = own_length;

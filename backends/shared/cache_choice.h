@@ -43,7 +43,7 @@ class CacheChoice {
   /// Geometry::one_shot_bytes).
   static constexpr size_t kOneShot = kCollectiveKindCount, kOneShotReduce = kOneShot + 1,
                           kWords = kOneShotReduce + 1;
-  /// The choices that rank 0 publishes. They are in its memory.
+  /// The choices that rank 0 publishes. They are in rank 0's memory.
   struct alignas(128) Told {
     std::array<std::atomic<Destination>, kWords> destinations{};
   };

@@ -61,7 +61,7 @@ struct alignas(128) ChunkLineOf {
 using ChunkLine = ChunkLineOf<Threads>;
 static_assert(sizeof(ChunkLine) == 128);
 
-/// The cache line in which a rank publishes how far it is.
+/// The cache line in which a rank publishes its progress.
 template <class Sync>
 struct alignas(128) ProgressLineOf {
   // number of the last chunk whose result is ready, plus one
@@ -345,15 +345,15 @@ class alignas(64) ChunkRingOf {
   typename Sync::template Atomic<bool> aborted_{false};
 };
 
-// This function is not inlined, because mostly a free slot is found without it.
+// This function is not inlined, because a free slot is usually found without it.
 template <class Sync, size_t kSlotCount>
 [[gnu::noinline]] bool ChunkRingOf<Sync, kSlotCount>::learn_retired() {
   const uint64_t needed = filled_ - kSlots + 1;
   retired_ = drained_;
   for (auto& peer : peers_) {
     if (peer.lines == own_lines_) continue;
-    // A peer publishes `retired` with every chunk, so mostly the line of the latest chunk has the
-    // value.
+    // A peer publishes `retired` with every chunk, so usually the line of its latest chunk has the
+    // newest value.
     const auto look = [&](const Word& word) {
       peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
       return peer.retired >= needed;

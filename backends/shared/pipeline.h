@@ -57,8 +57,8 @@ class Pipeline {
   }
 
   /// `blocks` has this queue's block of every rank. `sleepers` has one line per rank. If `pair` is
-  /// not empty, the Pipeline has two ranks, the first only sends to the second, and `pair` holds
-  /// their real ranks.
+  /// not empty, the Pipeline has two ranks, and the first only sends to the second. `pair` then
+  /// holds their ranks in the communicator.
   Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>& blocks,
            std::vector<SleepLine*> sleepers, const Geometry& geometry = {},
            std::vector<int> pair = {});
@@ -86,8 +86,8 @@ class Pipeline {
   class Call;
   struct Parts;
   enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused, kMove };
-  // The offsets of a rank's shared memory for an operation. The rank publishes them as the payload
-  // of the operation's first chunk.
+  // The offsets, in a rank's shared memory, of an operation's elements and of the outputs of its
+  // FusedUpdate. The rank publishes them as the payload of the operation's first chunk.
   struct Places {
     uint64_t elements = 0;
     uint64_t outputs = 0;

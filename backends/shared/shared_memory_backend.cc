@@ -163,7 +163,7 @@ class SharedMemoryBackend final : public Backend {
   // By kind: true if the user's scores name a schedule, which then runs for all sizes.
   std::array<bool, kCollectiveKindCount> is_overridden_{};
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
-  // empty if there are too many ranks for their words to fit into the first block
+  // empty if there are too many ranks for the PairWords to fit into the first block
   std::optional<Pairs> pairs_;
 };
 

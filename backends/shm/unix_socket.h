@@ -35,8 +35,8 @@ Credentials peer_credentials(int socket);
 /// Sends the message as a whole. Returns false if the other end is gone or does not read.
 bool send_unix(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
-/// A message that send_unix() sent, with at most `bytes` bytes and 4 descriptors. receive_unix()
-/// returns nothing if no message has arrived. It throws Error(peer_lost) at the end of the
+/// A message that send_unix() sent. receive_unix() takes at most `bytes` bytes and 4 descriptors.
+/// It returns nothing if no message has arrived. It throws Error(peer_lost) at the end of the
 /// connection.
 struct UnixMessage {
   std::vector<std::byte> bytes;

@@ -17,7 +17,8 @@ namespace tutti {
 ///   eager       a whole message of moderate size; it costs credit
 ///   rendezvous  a message whose bytes wait at the sender under `ticket`; UCX reports to the sender
 ///               when they are received or refused
-///   announce    a message whose bytes wait at the sender, which can put them into the receiver's
+///   announce    a message whose bytes wait at the sender. The sender can put them into the
+///   receiver's
 ///               memory. If `region` is not 0, the receiver can also read the bytes at `address` in
 ///               that region of the sender. If the region is new to the receiver, its remote key
 ///               comes along. If the bytes are lent, the receiver may overwrite them. If they are
@@ -35,8 +36,9 @@ namespace tutti {
 ///   credit      returns credit: the receiver no longer holds eager messages that cost `length` and
 ///               control messages that cost `ticket`
 ///   control     a control message
-///   hello       the first message to a peer: the sender's sign is at `address` in its region
-///               `key`, whose remote key comes along
+///   hello       the first message to a peer: the sender's UcxSign for the peer is at `address` in
+///   the
+///               sender's region `key`, whose remote key comes along
 ///   attached    the answer to hello: the region is attached, or it never will be
 ///   goodbye     the sender leaves on purpose; all its messages precede this one
 ///   farewell    the answer to goodbye: everything has arrived
