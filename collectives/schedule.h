@@ -25,7 +25,7 @@ enum class Action : uint8_t {
 /// source. The other operands are in scratch, also in order, from `begin` on, `stride` elements
 /// apart. The target may be the same memory as any one operand.
 struct Operands {
-  int count = 1;                                     // includes the step's source
+  int count = 1;                                     // operands, including the step's source
   int own = 0;                                       // index of the step's source
   int64_t begin = 0;                                 // offset in scratch
   int64_t stride = 0;                                // elements from one to the next

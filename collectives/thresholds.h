@@ -17,8 +17,8 @@ struct LinkFigures {
 };
 
 struct NetworkFigures {
-  LinkFigures between;                     // between two hosts
-  std::optional<LinkFigures> within = {};  // between two ranks of one host, if a host has two
+  LinkFigures between;                     // link between two hosts
+  std::optional<LinkFigures> within = {};  // link between two ranks of one host, if a host has two
   bool operator==(const NetworkFigures&) const = default;
 };
 

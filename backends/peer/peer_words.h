@@ -15,13 +15,12 @@ namespace tutti {
 /// sees that a word has reached the awaited value, even if the word already belongs to another
 /// communicator. A turn is the number of a piece of work on a stream, counted upwards.
 struct PeerWords {
-  alignas(64) uint64_t packed;   // set by the packing stream: up to this turn, data may be read
-  alignas(64) uint64_t reduced;  // set by the reducing stream: up to this turn, its work is done
-  alignas(64) uint64_t begun;    // set by the engine: the last turn that it enqueued for reducing
-  alignas(64) uint64_t closed;   // set by the engine: number of communicators that have closed
-  alignas(
-      64) uint64_t poisoned;   // set by the other ranks if this process has died without finishing
-  alignas(64) uint64_t token;  // constant: identifies the owner of this block
+  alignas(64) uint64_t packed;    // set by the packing stream: up to this turn, data may be read
+  alignas(64) uint64_t reduced;   // set by the reducing stream: up to this turn, its work is done
+  alignas(64) uint64_t begun;     // set by the engine: the last turn that it enqueued for reducing
+  alignas(64) uint64_t closed;    // set by the engine: number of communicators that have closed
+  alignas(64) uint64_t poisoned;  // set by other ranks if this process died without finishing
+  alignas(64) uint64_t token;     // constant: identifies the owner of this block
 };
 
 inline uint64_t load_word(const uint64_t& word) {

@@ -232,7 +232,7 @@ void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range
   copied_ += run.bytes(range.count - mine.count);
 }
 
-// Writes the elements that other ranks read into this rank's slot, at `place`.
+// Writes into this rank's slot, at `place`, the elements that other ranks read.
 void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
                            Destination destination) {
   if (destination == Destination::cache) {

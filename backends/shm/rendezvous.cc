@@ -412,7 +412,7 @@ class Rendezvous {
   size_t ring_bytes_ = 0;
   std::string token_;
   Descriptor listener_;
-  std::vector<int> missing_;   // ascending
+  std::vector<int> missing_;   // ranks not yet connected, ascending
   std::vector<int> uncalled_;  // lower ranks that this rank has not called yet
   std::list<Call> calls_;
   std::set<int> hung_up_;  // lower ranks that closed a connection before they answered

@@ -18,12 +18,11 @@ namespace tutti {
 ///   rendezvous  a message whose bytes wait at the sender under `ticket`; UCX reports to the sender
 ///               when they are received or refused
 ///   announce    a message whose bytes wait at the sender. The sender can put them into the
-///   receiver's
-///               memory. If `region` is not 0, the receiver can also read the bytes at `address` in
-///               that region of the sender. If the region is new to the receiver, its remote key
-///               comes along. If the bytes are lent, the receiver may overwrite them. If they are
-///               already written into memory that the receiver lent, `address` is their address
-///               there.
+///               receiver's memory. If `region` is not 0, the receiver can also read the bytes at
+///               `address` in that region of the sender. If the region is new to the receiver, its
+///               remote key comes along. If the bytes are lent, the receiver may overwrite them. If
+///               they are already written into memory that the receiver lent, `address` is their
+///               address there.
 ///   place       allows the sender to put `length` more bytes of the announced message `ticket` at
 ///               `address` in the receiver's region `key`. If the region is new to the sender, its
 ///               remote key comes along. `tag` is the receiver's ticket.
@@ -37,8 +36,7 @@ namespace tutti {
 ///               control messages that cost `ticket`
 ///   control     a control message
 ///   hello       the first message to a peer: the sender's UcxSign for the peer is at `address` in
-///   the
-///               sender's region `key`, whose remote key comes along
+///               the sender's region `key`, whose remote key comes along
 ///   attached    the answer to hello: the region is attached, or it never will be
 ///   goodbye     the sender leaves on purpose; all its messages precede this one
 ///   farewell    the answer to goodbye: everything has arrived
