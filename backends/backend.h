@@ -73,7 +73,7 @@ struct Context {
   int rank = 0;                   // this rank's number in this communicator
   int size = 1;                   // number of ranks of this communicator
   std::shared_ptr<Store> store;   // holds only keys of this communicator and epoch
-  std::vector<Place> places;      // one per rank
+  std::vector<Place> places;      // one entry per rank
   std::string secret;             // the job's secret; empty: none (threads of one process)
   std::string network_interface;  // an interface such as eth0, or an address; "": any
   Deadline deadline = Deadline::after(60);         // deadline for connecting all ranks
@@ -106,13 +106,13 @@ struct Context {
 struct DeviceService {
   Device device;
   std::vector<CollectiveKind> kinds = {};  // collectives that the backend runs there
-  std::vector<DataType> dtypes = {};       // their element types
-  std::vector<ReduceOp> ops = {};          // their operators, for kinds that reduce
+  std::vector<DataType> dtypes = {};       // element types of these collectives
+  std::vector<ReduceOp> ops = {};          // operators of these collectives, for kinds that reduce
 };
 
 /// The abilities of a backend.
 struct Capabilities {
-  std::string name;           // "shm"
+  std::string name;           // for example "shm"
   bool across_hosts = false;  // whether ranks may be on several hosts
   // how an external library sends data to the peers. If empty, Transport::route() returns it
   std::string route = {};
@@ -208,8 +208,8 @@ const BackendPlugin& find_backend(std::string_view name, std::span<const std::st
 
 /// The two backends in a name such as "shm+ucx": shared memory within a host, UCX between hosts.
 struct Levels {
-  std::string_view inner;  // within a host
-  std::string_view cross;  // between hosts
+  std::string_view inner;  // backend within a host
+  std::string_view cross;  // backend between hosts
 };
 /// Returns both levels, or nothing if the name has no plus sign.
 std::optional<Levels> levels_of(std::string_view name);

@@ -46,7 +46,7 @@ enum class Determinism : uint8_t {
 struct Range {
   int64_t begin = 0;                              // first element
   int64_t count = 0;                              // number of elements
-  int64_t end() const { return begin + count; }   // one past the last
+  int64_t end() const { return begin + count; }   // one past the last element
   bool operator==(const Range&) const = default;  // compares begin and count
 };
 

@@ -21,7 +21,7 @@ struct PreparedSchedule {
   std::vector<int64_t> counts, recv_counts;
   const Schedule schedule;
   size_t most_in_round = 0;  // most messages in one round
-  int64_t longest = 0;       // elements of the longest message
+  int64_t longest = 0;       // number of elements of the longest message
   int64_t sends = 0;         // number of messages sent
   bool receives_any = false;
   /// By step: true if the received elements may stay in the sender's memory. This requires that
@@ -52,7 +52,7 @@ struct View {
 /// Results that were written to memory that a peer lent.
 struct Returned {
   int peer = -1;
-  Range range;  // range of the output
+  Range range;  // range of the output that was written
   uint64_t place = 0;
 };
 
@@ -181,7 +181,7 @@ class Execution final : public Operation {
   int64_t whole_input_ = 0, whole_output_ = 0;
   int64_t segments_ = 1;
   int64_t segment_count_ = 0;  // elements per segment except the last; 0 if there is one segment
-  std::shared_ptr<const PreparedSchedule> first_, last_;  // the last segment may be shorter
+  std::shared_ptr<const PreparedSchedule> first_, last_;  // last_: the last segment may be shorter
 
   std::vector<std::byte> blank_;  // sent in place of an input that must not be read
   std::vector<std::unique_ptr<Lane>> lanes_;

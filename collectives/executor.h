@@ -80,7 +80,7 @@ struct FusedUpdate {
 /// A piece of memory that the ranks share.
 struct Window {
   std::byte* data = nullptr;
-  int64_t count = 0;  // elements
+  int64_t count = 0;  // number of elements
 };
 
 /// The value of Launch::queue for an operation that is in no queue. Operations of a queue are
@@ -111,7 +111,7 @@ struct DeviceLaunch {
   std::span<uint64_t* const> gates =
       {};               // words that are set to 1 when the outputs are written; see DeviceOutcome
   bool agreed = false;  // the ranks have already agreed that none of them vetoes
-  std::shared_ptr<const DeviceSpans> spans = {};  // null if not reported
+  std::shared_ptr<const DeviceSpans> spans = {};  // null if the spans are not reported
 };
 /// Bytes after a bucket on a device in which the ranks store whether they veto.
 inline constexpr int64_t kLaneBytes = 16;
@@ -152,7 +152,7 @@ class ExecutionPool;
 struct ExecutorOptions {
   /// Longer allreduces, reduces and broadcasts are split into segments.
   int64_t segment_bytes = 1 << 20;
-  int segments_in_flight = 2;  // of one operation, or of all operations of one queue
+  int segments_in_flight = 2;  // limit for one operation, or for all operations of one queue
 };
 
 /// Runs Collectives with Algorithms of their kind over one Transport. It keeps the schedules and

@@ -27,9 +27,9 @@ struct NetworkFigures {
 struct Thresholds {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-  std::optional<int64_t> one_shot_below = {};            // allreduce
-  std::optional<int64_t> recursive_doubling_below = {};  // allreduce
-  std::optional<int64_t> halving_doubling_below = {};    // allreduce; ring from this size on
+  std::optional<int64_t> one_shot_below = {};            // for allreduces
+  std::optional<int64_t> recursive_doubling_below = {};  // for allreduces
+  std::optional<int64_t> halving_doubling_below = {};    // for allreduces; a ring from this size on
   /// Size from which two levels are used if there are several hosts; kNever disables them.
   std::optional<int64_t> two_levels_from = {};
   bool operator==(const Thresholds&) const = default;

@@ -44,7 +44,7 @@ struct MessageHeader {
 /// overwrite.
 struct Loan {
   std::byte* data = nullptr;  // null if the viewer may not overwrite them
-  uint64_t place = 0;         // becomes MessageHeader::place
+  uint64_t place = 0;         // becomes MessageHeader::place of the result
 };
 
 /// Transport::quiet_seconds() returns this if the transport does not know the time.
@@ -62,19 +62,19 @@ struct PeerEvent {
 };
 
 struct TransportCounters {
-  uint64_t messages_sent = 0;          // data messages
-  uint64_t bytes_sent = 0;             // their payload
+  uint64_t messages_sent = 0;          // number of data messages
+  uint64_t bytes_sent = 0;             // payload bytes of the data messages
   uint64_t control_messages_sent = 0;  // post(), and the transport's own protocol messages
   uint64_t control_bytes_sent = 0;
   uint64_t allocations = 0;   // allocations on the data path
   uint64_t copied_bytes = 0;  // bytes copied into and out of the backend's own memory between ranks
-  std::vector<uint64_t> bytes_to_peer;  // payload and framing, by peer
+  std::vector<uint64_t> bytes_to_peer;  // payload and framing bytes, by peer
 };
 
 /// The messages that a rank sends for an operation.
 struct Traffic {
   uint64_t messages = 0;
-  uint64_t bytes = 0;  // payload
+  uint64_t bytes = 0;  // payload bytes
 };
 
 /// Point-to-point messages between the ranks of one communicator. Messages are matched with

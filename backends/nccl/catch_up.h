@@ -40,7 +40,7 @@ class CatchUp {
 
  private:
   const int size_;
-  MessageLinks<Request> links_;  // with each other rank
+  MessageLinks<Request> links_;  // links with all other ranks
   std::deque<Request> requests_;
 };
 

@@ -101,7 +101,7 @@ class alignas(64) ChunkRingOf {
   using SleepLines = std::vector<SleepLineOf<Sync>*>;
   /// The published lines of one rank. This rank has a Peer too.
   struct Peer {
-    Line* lines = nullptr;  // one per slot
+    Line* lines = nullptr;  // one line per slot
     Progress* progress = nullptr;
     uint64_t retired = 0;  // the highest `retired` of the peer that this rank has seen
   };

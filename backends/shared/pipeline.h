@@ -166,7 +166,7 @@ class Pipeline {
   void forget(Call& run);
 
   const int rank_;
-  const Geometry geometry_;  // its one_shot_bytes are for the data of one rank
+  const Geometry geometry_;  // one_shot_bytes counts the data of one rank here
   SharedMemory& memory_;
   ChunkRing ring_;
   CacheChoice choice_;
