@@ -69,8 +69,8 @@ class TcpStoreServer {
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   int port() const;  // the port on which it serves
-  /// Reports to `log` now the rejected connections that were not reported yet. Returns when that is
-  /// done.
+  /// Reports to `log` immediately all rejected connections that were not reported yet. Returns when
+  /// that is done.
   void report_strangers();
   /// Returns a view of the store for this process, which needs no connection.
   std::shared_ptr<Store> local();

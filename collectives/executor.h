@@ -103,8 +103,8 @@ using DeviceSpans =
 struct DeviceLaunch {
   std::span<void* const> ready;  // events recorded when the memory is ready to be read and written
   /// The tensors of a bucket (allreduce). They are packed into the Collective's memory, and
-  /// unpacked from there if no rank vetoes. That memory is kLaneBytes longer than its count needs.
-  /// If both spans are empty, the Collective's own memory is used, and no rank may veto the
+  /// unpacked from there if no rank vetoes. That memory is kLaneBytes longer than the elements
+  /// need. If both spans are empty, the Collective's own memory is used, and no rank may veto the
   /// operation.
   std::span<const Piece> inputs = {}, outputs = {};
   Scale prescale = {};

@@ -103,8 +103,8 @@ class StreamQueue {
   /// Returns immediately. Any thread may call it.
   void abort() noexcept;
   /// Returns whether the communicator has failed or was aborted, so that nothing pending can
-  /// complete. An error of NCCL counts only after a while, because our own liveness checks know
-  /// which rank is gone.
+  /// complete. An error of NCCL counts only after a while. By then our own liveness checks may have
+  /// reported which rank is gone.
   bool has_failed();
   /// Called when a rank is gone or has left. Pending operations may then never end.
   void lose_peer() {

@@ -116,7 +116,8 @@ class Conversation {
     throw Error(ErrorCode::timeout, fmt::format("rank {} {}", peer_, why));
   }
 
-  // Waits until all tickets have ended and sets them to 0. Returns false at the deadline.
+  // Waits until all tickets have ended and sets them to 0. Sets `failed` if a ticket failed.
+  // Returns false at the deadline.
   bool settle(std::array<Ticket, 3>& tickets, bool& failed, Deadline deadline) {
     auto last_moved = Clock::now();
     while (true) {

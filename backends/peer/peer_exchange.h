@@ -72,7 +72,7 @@ class PeerExchange {
   /// Waits until the peers have finished the work that they have begun on this rank's memory.
   /// Returns false at the deadline.
   bool await_peers(Deadline deadline) noexcept;
-  /// Returns false if the condition is still false at the deadline.
+  /// Waits until the condition is true. Returns false if it is still false at the deadline.
   template <class Condition>
   bool wait_until(const Condition& condition, Deadline deadline);
   /// Returns whether the peer's process has ended. Then all work of its streams has ended too. A

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// An Error that one rank has reported to all other ranks. Any of them may throw it.
+/// An Error that one rank has reported to all other ranks. Any rank may throw it.
 class ToldError : public Error {
  public:
   ToldError(const Error& error, int teller, std::string key, bool accuses = false)
