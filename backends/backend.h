@@ -25,22 +25,22 @@ namespace tutti {
 
 /// The location of a rank, which the ranks publish through the Store.
 struct Place {
-  std::string host;             // its network namespace and boot id, or Options::host
-  std::string host_name;        // its name in messages to the user
-  int pid = 0;                  // process id in its own PID namespace
-  int world_rank = 0;           // its rank in the job; differs in a split or shrunk communicator
-  std::vector<int> cores = {};  // cores on which its process may run
-  std::string machine = {};     // machine of these cores; several hosts may share it
-  // its index among the job's ranks of the same host. -1: unknown; it is then its index among this
-  // communicator's ranks of the host
+  std::string host;             // network namespace and boot id, or Options::host
+  std::string host_name;        // name of the rank's host in messages to the user
+  int pid = 0;                  // process id of the rank in its own PID namespace
+  int world_rank = 0;           // rank in the job; differs in a split or shrunk communicator
+  std::vector<int> cores = {};  // cores on which the rank's process may run
+  std::string machine = {};     // boot id of the machine; several hosts (containers) may share it
+  // index of the rank among the job's ranks on its host. If it is -1 (unknown), the index among
+  // this communicator's ranks on that host is used
   int local_rank = -1;
   int incarnation = 0;  // how often this world rank was launched before
-  /// The device that its process used before it made the communicator (DeviceRuntime::identity).
-  /// Empty if it used none or several.
+  /// The device that the rank's process used before it made the communicator
+  /// (DeviceRuntime::identity). Empty if it used none or several.
   std::string device = {};
-  int64_t pid_space = 0;  // inode of its PID namespace; each container has its own
+  int64_t pid_space = 0;  // inode of the rank's PID namespace; each container has its own
 
-  /// Returns whether both ranks see each other's processes under the same process id.
+  /// Returns whether a process id means the same process for both ranks.
   bool shares_pids(const Place& other) const {
     return machine == other.machine && pid_space == other.pid_space;
   }
@@ -48,21 +48,22 @@ struct Place {
 
 struct BackendPlugin;
 
-/// States when a backend of several hosts measures their network and where it keeps the figures.
+/// States when a backend that spans several hosts measures the network, and where it keeps the
+/// figures.
 struct Probe {
   enum class Mode : uint8_t { off, when_unknown, always };
   Mode mode = Mode::off;  // when the network is measured
   std::string file = {};  // keeps the figures; empty: they are not kept
 };
 
-/// An object that the backend of a communicator hands to the backend of a communicator split off
-/// from it.
+/// An object that a communicator's backend hands to the backend of a communicator that is split off
+/// from it; see Backend::split().
 class Inheritance {
  public:
   virtual ~Inheritance() = default;
 };
 
-/// The settings that only some backends know: the value of each by the name of its variable.
+/// The settings that only some backends know. Maps the name of each variable to its value.
 using Settings = std::map<std::string, std::string, std::less<>>;
 
 /// The arguments of a backend's connect(). The call borrows them, except the store, which is
@@ -72,10 +73,10 @@ struct Context {
   int rank = 0;                   // this rank's number in this communicator
   int size = 1;                   // number of ranks of this communicator
   std::shared_ptr<Store> store;   // holds only keys of this communicator and epoch
-  std::vector<Place> places;      // one per rank
+  std::vector<Place> places;      // one entry per rank
   std::string secret;             // the job's secret; empty: none (threads of one process)
   std::string network_interface;  // an interface such as eth0, or an address; "": any
-  Deadline deadline = Deadline::after(60);         // by which all ranks must be connected
+  Deadline deadline = Deadline::after(60);         // deadline for connecting all ranks
   Determinism determinism = Determinism::fastest;  // which results must have equal bits
   std::string algorithms;                          // the user's scores for the chooser
   ExecutorOptions executor;                        // segment size and similar settings
@@ -83,16 +84,16 @@ struct Context {
   Thresholds thresholds;                           // thresholds for the chooser, from a probe
   Settings settings;                               // settings of single backends; see setting()
   LogSink log;                                     // any thread may call it
-  /// Comes from the backend of the communicator that this one is split off from. Null if it gave
-  /// nothing.
+  /// What split() returned in the backend of the communicator that this one is split off from. Null
+  /// if split() returned null, or if this communicator is not a split.
   std::shared_ptr<Inheritance> inheritance;
-  /// The built-in backends, and those that the name or the scores ask for. Composite backends use
-  /// them.
+  /// The built-in backends, and the backends that the name or the scores ask for. A composite
+  /// backend finds its parts among them.
   std::span<const BackendPlugin* const> plugins;
   /// Returns the plugin for the name `called` (for "shm+ucx": hierarchical), or null if there is
   /// none.
   const BackendPlugin* plugin(std::string_view called) const;
-  std::vector<int> hosts() const;  // by rank: the number of its host, from 0
+  std::vector<int> hosts() const;  // by rank: index of its host, from 0
   /// Returns the value, as text, of a setting that only some backends know: "4" for
   /// "TUTTI_TCP_SOCKETS". The library has already checked the value. Throws
   /// Error(invalid_argument), which names the setting, if this library does not hand it to
@@ -105,23 +106,24 @@ struct Context {
 struct DeviceService {
   Device device;
   std::vector<CollectiveKind> kinds = {};  // collectives that the backend runs there
-  std::vector<DataType> dtypes = {};       // their element types
-  std::vector<ReduceOp> ops = {};          // their operators, for kinds that reduce
+  std::vector<DataType> dtypes = {};       // element types of these collectives
+  std::vector<ReduceOp> ops = {};          // operators of these collectives, for kinds that reduce
 };
 
 /// The abilities of a backend.
 struct Capabilities {
-  std::string name;           // "shm"
+  std::string name;           // for example "shm"
   bool across_hosts = false;  // whether ranks may be on several hosts
-  // how an external library sends data to the peers; empty: Transport::route() says it
+  // how an external library sends data to the peers. If empty, Transport::route() returns it
   std::string route = {};
   std::vector<DeviceService> devices = {};                           // empty: host memory only
   bool serves(CollectiveKind, DataType, ReduceOp) const;             // in host memory
   bool serves_on(Device, CollectiveKind, DataType, ReduceOp) const;  // in a device's memory
 };
 
-/// The connection of a rank to its peers. start() only posts an operation. Any number of operations
-/// run at the same time. Launch::tag matches the calls of one operation on all ranks, in any order.
+/// The connection of a rank to its peers. start() posts an operation and does not wait. Any number
+/// of operations may run at the same time. The ranks may start them in different orders; the calls
+/// with the same Launch::tag form one operation.
 class Backend : public Progressive {
  public:
   virtual Capabilities capabilities() const = 0;                              // never changes
@@ -130,18 +132,18 @@ class Backend : public Progressive {
   /// thread may call it.
   virtual bool shares(const std::byte*, size_t) const { return false; }
   /// Returns whether start() handles the elements of this operation itself. All ranks must get the
-  /// same result.
-  ///
-  /// With Launch::edges, true means that start() packs into memory of its own and does not use the
-  /// Collective's input and output; false means that input and output are the bucket. Without
-  /// edges, true means that start() runs the operation in its Launch::queue (a blocking call with a
-  /// name, an operation of all ranks).
+  /// same result. The meaning of the result depends on Launch::edges:
+  ///   - With edges, true means that start() packs into memory of its own and ignores the input and
+  ///     output of the Collective. False means that the caller provides a bucket as input and
+  ///     output.
+  ///   - Without edges (an operation of all ranks, or a blocking call with a name), true means that
+  ///     start() runs the operation in Launch::queue.
   virtual bool packs_itself(const Collective&, const Launch&) const { return false; }
-  /// Posts the operation and never waits. The returned operation's advance() reports its end or its
-  /// error.
+  /// Posts the operation and never waits. Operation::advance() later reports that it has completed
+  /// or failed.
   virtual OperationPtr start(const Collective& collective, const Launch& launch) = 0;
   /// Returns the traffic that this rank would send for this operation, without running it. Returns
-  /// nothing if a library does not report it.
+  /// an empty Traffic if a library does not report it.
   virtual Traffic predict(const Collective&, const Launch&) { return {}; }
   /// Returns whether pending operations run on threads of a library. These threads need the cores,
   /// so a waiting thread sleeps immediately instead of spinning.
@@ -160,8 +162,8 @@ class Backend : public Progressive {
   /// Returns an object from which the backend of a split communicator can be made. That
   /// communicator has the ranks of `color`, ordered by their keys. A rank with color < 0 joins
   /// none. All ranks call split() in the same order, on the thread that splits, while the engine
-  /// may run on another thread. The Context is this communicator's, with a store for this call
-  /// alone. A failure is reported later, by the connect() that gets the object.
+  /// may run on another thread. The Context is that of this communicator, except that only this
+  /// call uses its store. A failure is reported later, by the connect() that gets the object.
   virtual std::shared_ptr<Inheritance> split(const Context&, int /*color*/, int /*key*/) {
     return nullptr;
   }
@@ -188,8 +190,8 @@ struct BackendPlugin {
   /// Returns the version of the library behind the backend, as text for the user. Null if there is
   /// no such library.
   std::string (*version)() = nullptr;
-  /// True if the backend uses the memory of devices. As an inner level it does so within a host
-  /// (nccl+tcp).
+  /// True if the backend works on device memory. In a name such as nccl+tcp, such a backend is the
+  /// inner level.
   bool works_on_devices = false;
 };
 
@@ -201,13 +203,13 @@ extern "C" const BackendPlugin tutti_backend_plugin;
 std::span<const BackendPlugin* const> builtin_backends();
 /// Returns a built-in backend or loads a plugin. A loaded plugin is never unloaded. Plugins are
 /// searched for in `folders` and then in plugin_folder(). Throws Error(unavailable | version |
-/// corrupt_data), which says what was found instead and what to do.
+/// corrupt_data). The error says what was found instead and what to do.
 const BackendPlugin& find_backend(std::string_view name, std::span<const std::string> folders = {});
 
-/// Two backends as one name: "shm+ucx" is shared memory within a host and UCX between hosts.
+/// The two backends in a name such as "shm+ucx": shared memory within a host, UCX between hosts.
 struct Levels {
-  std::string_view inner;  // within a host
-  std::string_view cross;  // between hosts
+  std::string_view inner;  // backend within a host
+  std::string_view cross;  // backend between hosts
 };
 /// Returns both levels, or nothing if the name has no plus sign.
 std::optional<Levels> levels_of(std::string_view name);

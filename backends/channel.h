@@ -20,10 +20,10 @@ namespace tutti {
 class Channel {
  public:
   virtual ~Channel() = default;
-  /// Writes as many bytes as the channel can take now, in order, and returns their number; 0: the
+  /// Writes as many bytes as the channel can take now, in order. Returns their number, or 0 if the
   /// channel is full. Throws Error(peer_lost) with the cause as text ("connection reset").
   virtual size_t write(std::span<const iovec> parts) = 0;
-  /// Reads up to bytes.size() bytes and returns their number; 0: nothing has arrived. Throws
+  /// Reads up to bytes.size() bytes. Returns their number, or 0 if nothing has arrived. Throws
   /// Error(peer_lost) at the end of the stream, after the last byte was read.
   virtual size_t read(std::span<std::byte> bytes) = 0;
   /// Reads like read(), but into several buffers, one after another. The last buffer may stay empty
@@ -31,8 +31,8 @@ class Channel {
   virtual size_t read_parts(std::span<const iovec> parts) {
     return read({static_cast<std::byte*>(parts[0].iov_base), parts[0].iov_len});
   }
-  /// Called before the thread sleeps. Returns false if a read, or with `wants_write` a write, may
-  /// succeed now.
+  /// Called before the thread sleeps. Returns false if a read may succeed now. With `wants_write`,
+  /// also returns false if a write may succeed now.
   virtual bool arm(bool wants_write) = 0;
   /// Adds the channel's descriptors to the poller. Called once, at the start. The channel removes
   /// them when it is destroyed, which must happen before the poller is destroyed. Closing a

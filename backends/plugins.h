@@ -24,9 +24,9 @@ struct ListedBackend {
 std::vector<const BackendPlugin*> load_backends(std::string_view name, const Chooser& scores,
                                                 std::span<const std::string> folders);
 
-/// Returns the built-in backends and then the plugins in `folders` and plugin_folder(). Of several
-/// plugins with one name it lists only the one that find_backend() would use. Loads every plugin. A
-/// plugin that cannot be loaded is listed with its `failure` and throws nothing.
+/// Returns the built-in backends and then the plugins in `folders` and plugin_folder(). If several
+/// plugins have the same name, lists only the one that find_backend() would use. Loads every
+/// plugin. A plugin that cannot be loaded is listed with its `failure`; no error is thrown.
 std::vector<ListedBackend> list_backends(std::span<const std::string> folders);
 
 /// Loads one plugin file, which stays loaded. Throws Error(unavailable) if the file cannot be

@@ -35,7 +35,7 @@ class Store {
   virtual void erase_all(const std::string& prefix) = 0;
   /// Returns a view of this store whose calls all end by the deadline. If the store does not answer
   /// within half a second after the deadline, they throw Error(unavailable). Returns null if no
-  /// other process has to answer.
+  /// other process serves the store, because its calls need no such limit.
   virtual std::shared_ptr<Store> until(Deadline) { return nullptr; }
   /// Returns the address from which this host reaches the store, "10.0.0.3". Empty if the store is
   /// not reached over the network.
@@ -45,9 +45,8 @@ class Store {
 /// Makes a store in this process's memory. Ranks that are threads of this process share it.
 std::shared_ptr<Store> make_memory_store();
 /// Makes a store of files in a folder that all ranks reach. Creates the folder if it is missing
-/// (mode 0700). If another user owns the folder or can write into it, that user could plant the
-/// job's secret or its addresses. Then it throws Error(authentication), which names folder, owner
-/// and mode.
+/// (mode 0700). Throws Error(authentication), which names folder, owner and mode, if another user
+/// owns the folder or can write into it. That user could plant the job's secret or its addresses.
 std::shared_ptr<Store> make_file_store(const std::string& folder);
 /// Connects to a TcpStoreServer and proves that this process knows the secret. Waits for the server
 /// until the deadline. Throws Error(authentication | unavailable | timeout), which names host and
@@ -70,8 +69,8 @@ class TcpStoreServer {
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   int port() const;  // the port on which it serves
-  /// Reports to `log` now the rejected connections that were not reported yet. Returns when that is
-  /// done.
+  /// Reports to `log` immediately all rejected connections that were not reported yet. Returns when
+  /// that is done.
   void report_strangers();
   /// Returns a view of the store for this process, which needs no connection.
   std::shared_ptr<Store> local();

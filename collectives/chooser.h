@@ -31,7 +31,7 @@ int64_t agreed_bytes(const Collective& collective);
 struct Score {
   CollectiveKind kind;
   int64_t low, high;
-  std::string backend;         // empty for the communicator's own
+  std::string backend;         // empty for the communicator's own backend
   const Algorithm* algorithm;  // null ("auto") for the built-in choice
   std::string text;            // the part as the user wrote it
 };

@@ -13,12 +13,12 @@ namespace tutti {
 /// One collective as a value, so that a backend starts every kind by one function. Counts are in
 /// elements. kKindTraits lists the contents of input and output. send_counts has one count if the
 /// input or the output is the whole tensor, none for a barrier, and one per rank for all other
-/// kinds. recv_counts has one count per rank if parts are exchanged, and else none.
+/// kinds. recv_counts has one count per rank if parts are exchanged, and none otherwise.
 ///
 /// input may equal output if both have the same number of elements. The input of an allgather or
 /// (at root) gather may be this rank's part of output; the output of a scatter (at root) may be
 /// this rank's part of input. Other overlaps are not allowed. Nothing outside of the ranges in
-/// kKindTraits is read or written. The pointer may be null if this rank has no input or no output.
+/// kKindTraits is read or written. A pointer may be null if this rank has no such input or output.
 /// Spans and memory are borrowed until the operation has ended.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
@@ -46,7 +46,7 @@ enum class Determinism : uint8_t {
 struct Range {
   int64_t begin = 0;                              // first element
   int64_t count = 0;                              // number of elements
-  int64_t end() const { return begin + count; }   // one past the last
+  int64_t end() const { return begin + count; }   // one past the last element
   bool operator==(const Range&) const = default;  // compares begin and count
 };
 
@@ -64,7 +64,8 @@ constexpr Sums sums_of(const Collective& collective) noexcept {
     return Sums::plain;
   if (!is_float(collective.dtype)) return is_divided ? Sums::at_owner : Sums::plain;
   const bool is_scaled = is_divided || !collective.scale.is_one();
-  // The other types are summed within their own range by every algorithm.
+  // Only f16 has such a small range that a partial sum may overflow although the scaled result does
+  // not.
   return is_scaled && collective.dtype == DataType::f16 ? Sums::scaled : Sums::plain;
 }
 

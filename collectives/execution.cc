@@ -17,7 +17,8 @@ namespace {
 // A key consists of the segment's number and the round.
 constexpr int kRoundBits = 14;
 constexpr int64_t kMostSegments = int64_t{1} << (32 - kRoundBits);
-// Most segments in flight per queue. Short segments hardly count towards a queue's limit in bytes.
+// The maximum number of segments in flight per queue. A queue also has a limit in bytes, but short
+// segments hardly count towards that limit.
 constexpr int64_t kMostLanes = 64;
 
 Scale final_scale(const Collective& collective, const Launch& launch, int size) {
@@ -204,7 +205,7 @@ std::byte* Execution::at(const Lane& lane, Slot slot, int64_t element) const {
   return base == nullptr ? nullptr : base + element * element_bytes_;
 }
 
-// Returns whether the peer may overwrite the sent elements with their results.
+// Returns whether the peer may overwrite the elements of this send with their results.
 bool Execution::may_lend(const Lane& lane, const Step& step) const {
   const auto number = static_cast<size_t>(&step - lane.prepared->schedule.steps.data());
   return lane.prepared->comes_back[number] && input_is_readable_ && verdict_ == 0 &&
@@ -435,7 +436,7 @@ void Execution::give_up() {
 void Execution::release() {
   cancel();
   for (auto& lane : lanes_) {
-    // This releases the tickets that the transport has finished.
+    // These functions release the tickets that the transport has finished.
     static_cast<void>(has_received(*lane));
     give_views_back(*lane);
     static_cast<void>(has_sent(*lane));

@@ -21,11 +21,12 @@ struct PreparedSchedule {
   std::vector<int64_t> counts, recv_counts;
   const Schedule schedule;
   size_t most_in_round = 0;  // most messages in one round
-  int64_t longest = 0;       // elements of the longest message
+  int64_t longest = 0;       // number of elements of the longest message
   int64_t sends = 0;         // number of messages sent
   bool receives_any = false;
-  /// By step: true if only reductions of the same round read the received elements, each of them
-  /// once, and these reductions do not write to memory that is being sent.
+  /// By step: true if the received elements may stay in the sender's memory. This requires that
+  /// only reductions of the same round read them, each element once, and that these reductions do
+  /// not write to memory that is being sent.
   std::vector<bool> is_viewable;
   int64_t sent_elements = 0;
   /// By step: true if the receiver of the sent elements returns their results.
@@ -51,12 +52,12 @@ struct View {
 /// Results that were written to memory that a peer lent.
 struct Returned {
   int peer = -1;
-  Range range;  // range of the output
+  Range range;  // range of the output that was written
   uint64_t place = 0;
 };
 
-/// A segment in flight: its memory and its state. The lane that was released last is reused first,
-/// because its memory is still in the cache.
+/// A segment in flight: its memory and its state. Released lanes are reused. The one that was
+/// released last comes first, because its memory is still in the cache.
 struct Lane {
   int64_t segment = 0;
   const PreparedSchedule* prepared = nullptr;
@@ -79,8 +80,8 @@ struct Lane {
 
 class Execution;
 
-/// Segments that share one limit on bytes in flight. Segments of later operations wait for those of
-/// earlier operations.
+/// Segments that share one limit on bytes in flight. The segments of an operation begin after all
+/// segments of earlier operations have begun.
 struct LaneQueue {
   std::vector<Execution*> waiting;  // operations with segments to begin, oldest first
   int64_t bytes_in_flight = 0;
@@ -180,7 +181,7 @@ class Execution final : public Operation {
   int64_t whole_input_ = 0, whole_output_ = 0;
   int64_t segments_ = 1;
   int64_t segment_count_ = 0;  // elements per segment except the last; 0 if there is one segment
-  std::shared_ptr<const PreparedSchedule> first_, last_;  // the last segment may be shorter
+  std::shared_ptr<const PreparedSchedule> first_, last_;  // last_: the last segment may be shorter
 
   std::vector<std::byte> blank_;  // sent in place of an input that must not be read
   std::vector<std::unique_ptr<Lane>> lanes_;

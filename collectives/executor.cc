@@ -192,9 +192,9 @@ std::shared_ptr<const PreparedSchedule> ExecutionPool::prepare(const Algorithm& 
 std::unique_ptr<Lane> ExecutionPool::take_lane(const PreparedSchedule& prepared,
                                                size_t scratch_bytes, size_t bucket_bytes) {
   const size_t total = std::max(kAlignment, aligned(scratch_bytes) + bucket_bytes);
-  // All lanes have the same size, and more are created than are needed now, so that later
-  // operations need not allocate. The number of lanes in use, and the lane that gets a large
-  // segment, vary.
+  // The number of lanes in use varies, and so does the lane that gets a large segment. So all lanes
+  // have the same size, and more are created than are needed now. Later operations then need not
+  // allocate.
   if (total <= kMostAlikeBytes) lane_bytes_ = std::max(lane_bytes_, total);
   lane_tickets_ = std::max(lane_tickets_, prepared.most_in_round);
   if (free_lanes_.empty()) {

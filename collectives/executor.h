@@ -65,10 +65,10 @@ struct Edges {
   std::byte* (*output)(void* self, Range range) = nullptr;
 };
 
-/// Uses reduced elements instead of storing them, as an optimizer does that updates parameters with
-/// gradients. The rank that owns a range calls `apply`, which computes new values for `outputs`
-/// from byte `offset` on. `outputs` is shared memory of the same layout as the elements. All ranks
-/// get the new values.
+/// An update that uses reduced elements instead of storing them, for example an optimizer that
+/// updates parameters with gradients. The rank that owns a range calls `apply`, which computes new
+/// values for `outputs` from byte `offset` on. `outputs` is shared memory of the same layout as the
+/// elements. All ranks get the new values.
 struct FusedUpdate {
   void* self = nullptr;
   const std::byte* inputs = nullptr;  // start of the layout in the memory of the elements
@@ -80,7 +80,7 @@ struct FusedUpdate {
 /// A piece of memory that the ranks share.
 struct Window {
   std::byte* data = nullptr;
-  int64_t count = 0;  // elements
+  int64_t count = 0;  // number of elements
 };
 
 /// The value of Launch::queue for an operation that is in no queue. Operations of a queue are
@@ -91,9 +91,9 @@ inline constexpr int kNoQueue = -1;
 inline constexpr int kQueues = 3;
 inline constexpr int kQueueTagBits = 40;
 
-/// Reports that a device has finished a part of an operation ("pack", "reduce", "unpack"), and the
-/// times at which the part was seen to begin and end. It is called on the thread that runs host
-/// functions of streams, perhaps after the operation has ended.
+/// A function that reports that a device has finished a part of an operation ("pack", "reduce",
+/// "unpack"), and the times at which the part was seen to begin and end. It is called on the thread
+/// that runs host functions of streams, perhaps after the operation has ended.
 using DeviceSpans =
     std::function<void(std::string_view part, Clock::time_point begin, Clock::time_point end)>;
 
@@ -103,15 +103,15 @@ using DeviceSpans =
 struct DeviceLaunch {
   std::span<void* const> ready;  // events recorded when the memory is ready to be read and written
   /// The tensors of a bucket (allreduce). They are packed into the Collective's memory, and
-  /// unpacked from there if no rank vetoes. That memory is kLaneBytes longer than its count needs.
-  /// If both spans are empty, the Collective's own memory is used, and no rank may veto the
+  /// unpacked from there if no rank vetoes. That memory is kLaneBytes longer than the elements
+  /// need. If both spans are empty, the Collective's own memory is used, and no rank may veto the
   /// operation.
   std::span<const Piece> inputs = {}, outputs = {};
   Scale prescale = {};
   std::span<uint64_t* const> gates =
-      {};               // set to 1 when the outputs are written; see DeviceOutcome
+      {};               // words that are set to 1 when the outputs are written; see DeviceOutcome
   bool agreed = false;  // the ranks have already agreed that none of them vetoes
-  std::shared_ptr<const DeviceSpans> spans = {};  // null if not reported
+  std::shared_ptr<const DeviceSpans> spans = {};  // null if the spans are not reported
 };
 /// Bytes after a bucket on a device in which the ranks store whether they veto.
 inline constexpr int64_t kLaneBytes = 16;
@@ -129,10 +129,10 @@ struct Launch {
   /// Nonzero if the caller waits for the operation. start() may poll its peers about this many
   /// times before it returns. It may return null if the operation is done by then.
   int spins = 0;
-  /// For queues: the operation's name, which must be equal on all ranks. Empty if the ranks are
-  /// known to agree already.
+  /// For queues: the operation's name, which must be equal on all ranks. Empty if the ranks have
+  /// already agreed on the operation.
   std::string_view name = {};
-  /// For queues with a name: digest that includes the memory's strides; 0 if row-major.
+  /// For queues with a name: digest of the memory's layout; 0 if the memory is row-major.
   uint64_t layout = 0;
   Edges edges;
   /// For queues: the memory of the elements as a list of windows. All windows are in one Region of
@@ -141,8 +141,8 @@ struct Launch {
   std::span<const Window> windows = {};
   const FusedUpdate* update = nullptr;  // update of the elements in the windows
   /// Set if the memory is a device's. Such operations of one queue make progress in the order in
-  /// which they were started. If one rank cancels an operation, all ranks that started it cancel
-  /// it.
+  /// which they were started. If one rank cancels an operation, all ranks that started it must
+  /// cancel it.
   const DeviceLaunch* device = nullptr;
 };
 
@@ -152,7 +152,7 @@ class ExecutionPool;
 struct ExecutorOptions {
   /// Longer allreduces, reduces and broadcasts are split into segments.
   int64_t segment_bytes = 1 << 20;
-  int segments_in_flight = 2;  // of one operation, or of all operations of one queue
+  int segments_in_flight = 2;  // limit for one operation, or for all operations of one queue
 };
 
 /// Runs Collectives with Algorithms of their kind over one Transport. It keeps the schedules and

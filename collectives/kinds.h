@@ -41,7 +41,7 @@ enum class MayReplay : uint8_t {
   everywhere,  // the memory of hosts and devices
 };
 
-/// The facts about one kind. Code that treats kinds differently reads them here, except the code
+/// The facts about one kind. Code that treats kinds differently reads these facts, except the code
 /// that runs one kind.
 struct KindTraits {
   CollectiveKind kind;                        // kind that the row describes

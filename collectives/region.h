@@ -9,8 +9,8 @@ namespace tutti {
 /// How a peer, or a device's library, maps a Region.
 struct RegionHandle {
   enum class Kind : uint8_t {
-    none,     // it cannot be mapped
-    address,  // threads of this process use it at `offset`
+    none,     // the Region cannot be mapped
+    address,  // threads of this process use `offset` as the address
     file,     // any process that gets `descriptor` maps it, at `offset` of that file
   };
   Kind kind = Kind::none;

@@ -71,7 +71,7 @@ size_t send_counts_of(CollectiveKind kind, size_t size) {
   return is.input == Content::nothing ? 0 : size;
 }
 
-// The text is formatted only on failure, because small blocking calls pass here too.
+// Small blocking calls run this too, so the text is formatted only on failure.
 template <class... Args>
 void require(bool condition, const Problem& problem, fmt::format_string<Args...> wrong,
              Args&&... args) {

@@ -25,10 +25,10 @@ enum class Action : uint8_t {
 /// source. The other operands are in scratch, also in order, from `begin` on, `stride` elements
 /// apart. The target may be the same memory as any one operand.
 struct Operands {
-  int count = 1;                                     // includes the step's source
-  int own = 0;                                       // index of the step's source
-  int64_t begin = 0;                                 // offset in scratch
-  int64_t stride = 0;                                // elements from one to the next
+  int count = 1;       // operands, including the step's source
+  int own = 0;         // index of the step's source
+  int64_t begin = 0;   // offset of the first of the other operands, in scratch
+  int64_t stride = 0;  // elements from one operand to the next
   bool operator==(const Operands&) const = default;  // compares all fields
 };
 
@@ -66,12 +66,13 @@ struct Problem {
 /// input and output. Scratch is private to the segment.
 struct Schedule {
   std::vector<Step> steps;  // in ascending rounds
-  int64_t scratch = 0;      // elements of scratch
+  int64_t scratch = 0;      // number of elements of scratch
   /// If true, each reduce step applies the scale; else the executor applies it at the end.
   bool scales_at_owner = false;
   int divisor = 1;  // total factor by which the steps have divided a result
-  /// The round whose messages give this rank the last of all ranks' verdicts (go or veto), if no
-  /// output is written before it. It is -1 if the verdicts are known only at the end.
+  /// The round after whose messages this rank knows the verdicts (go or veto) of all ranks. It is
+  /// set only if no output is written before that round. Otherwise it is -1, and the verdicts are
+  /// known only at the end.
   int heard_all = -1;
 };
 
@@ -85,8 +86,8 @@ struct Schedule {
 struct Algorithm {
   std::string_view name;                            // name in TUTTI_ALGORITHMS
   CollectiveKind kind = CollectiveKind::allreduce;  // kind of collective
-  bool reduces_in_rank_order = false;               // see above; no partial sum is sent
-  Schedule (*plan)(const Problem&) = nullptr;       // pure; any thread
+  bool reduces_in_rank_order = false;               // no partial sum is sent (see above)
+  Schedule (*plan)(const Problem&) = nullptr;       // pure function; any thread may call it
   bool scales_sums = false;                         // keeps partial sums in range, for Sums::scaled
   bool keeps(Sums sums) const {                     // whether it supports these sums
     return sums == Sums::plain || reduces_in_rank_order || (sums == Sums::scaled && scales_sums);

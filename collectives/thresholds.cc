@@ -45,8 +45,8 @@ struct Layout {
   int ring_links = 0;    // in a ring of all ranks, the most links that leave one host
 };
 
-// Return the number of rounds of doubling among `count` ranks, and the largest power of two that
-// does not exceed `count`.
+// rounds_of() returns the number of rounds of doubling among `count` ranks. core_of() returns the
+// largest power of two that does not exceed `count`.
 double rounds_of(int count) { return static_cast<double>(std::bit_width(unsigned(count - 1))); }
 int core_of(int count) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(count))); }
 

@@ -17,8 +17,8 @@ struct LinkFigures {
 };
 
 struct NetworkFigures {
-  LinkFigures between;                     // between two hosts
-  std::optional<LinkFigures> within = {};  // between two ranks of one host, if a host has two
+  LinkFigures between;                     // link between two hosts
+  std::optional<LinkFigures> within = {};  // link between two ranks of one host, if a host has two
   bool operator==(const NetworkFigures&) const = default;
 };
 
@@ -27,9 +27,9 @@ struct NetworkFigures {
 struct Thresholds {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-  std::optional<int64_t> one_shot_below = {};            // allreduce
-  std::optional<int64_t> recursive_doubling_below = {};  // allreduce
-  std::optional<int64_t> halving_doubling_below = {};    // allreduce; ring from this size on
+  std::optional<int64_t> one_shot_below = {};            // for allreduces
+  std::optional<int64_t> recursive_doubling_below = {};  // for allreduces
+  std::optional<int64_t> halving_doubling_below = {};    // for allreduces; a ring from this size on
   /// Size from which two levels are used if there are several hosts; kNever disables them.
   std::optional<int64_t> two_levels_from = {};
   bool operator==(const Thresholds&) const = default;

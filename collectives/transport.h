@@ -35,14 +35,16 @@ struct MessageHeader {
   uint32_t key = 0;      // segment and round within the operation
   uint32_t verdict = 0;  // OR of the verdicts of all ranks whose data the message contains; 0 is go
   bool is_lent = false;  // a peer that views the bytes may overwrite them with its answer; see Loan
-  /// Loan::place of the receiver's memory that already holds the bytes, or 0 if none does.
+  /// The receiver's memory may already hold the bytes. Then this is the Loan::place of that memory;
+  /// otherwise it is 0.
   uint64_t place = 0;
 };
 
-/// Viewed bytes that the viewer may overwrite.
+/// Bytes that a receiver views in the sender's memory (see irecv_view()), and that it may
+/// overwrite.
 struct Loan {
   std::byte* data = nullptr;  // null if the viewer may not overwrite them
-  uint64_t place = 0;         // becomes MessageHeader::place
+  uint64_t place = 0;         // becomes MessageHeader::place of the result
 };
 
 /// Transport::quiet_seconds() returns this if the transport does not know the time.
@@ -60,19 +62,19 @@ struct PeerEvent {
 };
 
 struct TransportCounters {
-  uint64_t messages_sent = 0;          // data messages
-  uint64_t bytes_sent = 0;             // their payload
+  uint64_t messages_sent = 0;          // number of data messages
+  uint64_t bytes_sent = 0;             // payload bytes of the data messages
   uint64_t control_messages_sent = 0;  // post(), and the transport's own protocol messages
   uint64_t control_bytes_sent = 0;
   uint64_t allocations = 0;   // allocations on the data path
   uint64_t copied_bytes = 0;  // bytes copied into and out of the backend's own memory between ranks
-  std::vector<uint64_t> bytes_to_peer;  // payload and framing, by peer
+  std::vector<uint64_t> bytes_to_peer;  // payload and framing bytes, by peer
 };
 
 /// The messages that a rank sends for an operation.
 struct Traffic {
   uint64_t messages = 0;
-  uint64_t bytes = 0;  // payload
+  uint64_t bytes = 0;  // payload bytes
 };
 
 /// Point-to-point messages between the ranks of one communicator. Messages are matched with
@@ -91,8 +93,8 @@ class Transport : public Progressive {
   virtual Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) = 0;
   /// Posts a receive whose bytes may stay in the sender's memory. After test() returned done,
   /// view() returns the address at which the bytes can be read, or null if they are in `bytes`. If
-  /// it is an address, the ticket lasts until give_back(). The sender's ticket then lasts at least
-  /// as long.
+  /// view() returns an address, the ticket lasts until give_back(). The sender's ticket then lasts
+  /// at least as long.
   virtual Ticket irecv_view(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) {
     return irecv(peer, tag, key, bytes);
   }
@@ -104,8 +106,8 @@ class Transport : public Progressive {
   /// Ends a view. Returns false if the sender took its memory back before now; the bytes read from
   /// it are then invalid.
   virtual bool give_back(Ticket) { return true; }
-  /// Returns the state of a ticket. done and failed release it (for views see irecv_view). When a
-  /// receive is done, the sender's verdict is OR-ed into *verdict.
+  /// Returns the state of a ticket. If the state is done or failed, the ticket is released (for
+  /// views see irecv_view). When a receive is done, the sender's verdict is OR-ed into *verdict.
   virtual TransferState test(Ticket ticket, uint32_t* verdict = nullptr) = 0;
   /// Cancels a ticket. A message in flight may still use the memory until test() returns done or
   /// failed, which it eventually does.
@@ -120,8 +122,8 @@ class Transport : public Progressive {
   /// go.
   virtual bool has_veto(uint64_t tag) const = 0;
 
-  /// Control messages are small (at most kMaxControlBytes), unsolicited, ordered per peer, and
-  /// copied.
+  /// Control messages are small (at most kMaxControlBytes) and need no receive. They arrive in
+  /// order per peer. post() copies the message.
   static constexpr size_t kMaxControlBytes = 16u << 20;
   virtual void post(int peer, std::span<const std::byte> message) = 0;
   /// Takes the oldest control message. Returns false if there is none.
@@ -136,9 +138,9 @@ class Transport : public Progressive {
   virtual std::string_view route(int peer) const = 0;
   /// Returns the seconds since the last sign of life from this peer, as far as the network shows
   /// it. Signs of life are bytes that arrived from the peer, and queued bytes that its host
-  /// accepted. They count when large messages on a slow link delay the peer's answers. A message
-  /// that the peer's host acknowledges immediately is not a sign of life, because a host also
-  /// acknowledges messages for a stopped process. Called about once a second.
+  /// accepted. Queued bytes count because large messages on a slow link may delay the peer's
+  /// answers. A message that the peer's host acknowledges immediately is not a sign of life,
+  /// because a host also acknowledges messages for a stopped process. Called about once a second.
   virtual double quiet_seconds(int /*peer*/) { return kQuietForEver; }
 };
 

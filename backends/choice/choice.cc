@@ -75,8 +75,8 @@ class ChoiceBackend final : public Backend {
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
     return backends_.front()->allocate(bytes, device);
   }
-  // Returns true only if the answer is right for every backend that the operation may run in.
-  // Before the ranks agree on the operation, its backend is not known.
+  // The caller asks before the ranks have agreed on the operation, so its backend is not known yet.
+  // The result is therefore false unless the first backend runs allreduces of all sizes.
   bool shares(const std::byte* data, size_t bytes) const override {
     return !is_divided(CollectiveKind::allreduce) && backends_.front()->shares(data, bytes);
   }
@@ -134,7 +134,7 @@ class ChoiceBackend final : public Backend {
   const Backends backends_;
   JointTransport transport_;
   std::vector<size_t> chosen_;  // by score: index of the backend
-  // By kind: true if operations of some sizes run in another backend than the first.
+  // By kind: true if operations of some sizes run in a backend other than the first.
   std::array<bool, kCollectiveKindCount> is_divided_{};
   std::string name_;
   Poller poller_;

@@ -65,9 +65,9 @@ class DeviceBackend : public Backend {
 };
 
 /// Returns the device that this rank uses. The devices of a host are given in turn to the job's
-/// ranks on that host. It is a CUDA device, or a fake device if the tests' runtime is present. If
-/// there is none, throws Error(unavailable), which names `user`, who needs the device, and the
-/// reason.
+/// ranks on that host. It is a CUDA device, or a fake device if the tests' runtime is present.
+/// Throws Error(unavailable) if there is no device. The error gives the reason and names `user`,
+/// the backend that needs the device.
 Device choose_device(const Context& context, std::string_view user);
 
 }  // namespace tutti

@@ -25,8 +25,8 @@ namespace {
 
 constexpr uint8_t kPointToPoint = 0x40;  // differs from the prefixes of Gloo's own slots
 
-// Calls function(number) with a number type of this many bytes. Gloo only needs the size of an
-// element; our kernels know its type.
+// Calls `function` with a value of a number type that has this many bytes. Gloo only needs the size
+// of an element; our kernels know its type.
 template <class Function>
 void with_number_of(int64_t bytes, Function&& function) {
   switch (bytes) {
@@ -41,7 +41,7 @@ void with_number_of(int64_t bytes, Function&& function) {
   }
 }
 
-// Returns the operator for Gloo. Averages are sums here, and are divided after Gloo's call.
+// Returns the operator for Gloo. An average is a sum in Gloo. It is divided after Gloo's call.
 ReduceOp sum_of(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
 
 void reduce_two(DataType dtype, ReduceOp op, void* output, const void* a, const void* b,
@@ -141,7 +141,8 @@ class GlooCaller::Implementation {
       return recv(rank - power, what_->output, bytes);
     }
     const bool has_guest = rank + power < mesh_->size;
-    // If a number of elements is odd, the larger half may be kept in every step.
+    // Each halving step may round an odd number of elements up. So there is room for one more
+    // element per step.
     const auto room = bytes + static_cast<size_t>(std::bit_width(unsigned(power))) * element_;
     if (shares_.size() < room) shares_.resize(room);
     std::byte* source = input();
@@ -260,8 +261,9 @@ class GlooCaller::Implementation {
     });
   }
 
-  // Every rank receives the others' parts of its own share and reduces them in rank order. Gloo's
-  // own function is not used: it gives wrong results if there are fewer elements than it assumes.
+  // Every rank owns a share. It receives the inputs of all other ranks for this share and reduces
+  // them in rank order. Gloo's own function is not used, because it gives wrong results if there
+  // are fewer elements than it assumes.
   void reduce_scatter() {
     const auto own_bytes = own_count() * element_;
     const auto size = static_cast<size_t>(mesh_->size);

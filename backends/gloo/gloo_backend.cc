@@ -31,8 +31,8 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMostOperations = 1024;
-// Allreduces of fewer bytes use halving_doubling. If the size is not a power of two, the second
-// bound applies, because some ranks must then send all of their input to others.
+// Allreduces of fewer bytes use halving_doubling. If the number of ranks is not a power of two, the
+// second bound applies, because some ranks must then send all of their input to others.
 constexpr int64_t kHalvedBelow = 8 << 20, kFoldedBelow = 64 << 10;
 // A failure of Gloo is held back for this time. Gloo may notice the end of a peer before our own
 // channels do, but only our channels know which rank it was.
@@ -131,9 +131,9 @@ class GlooBackend final : public Backend {
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
   };
-  // Returns the user's own memory if an allreduce can run in it without packing. All verdicts are
-  // known before the allreduce begins, so a veto leaves that memory unchanged. Returns null
-  // pointers if the elements must be packed.
+  // Returns the user's own memory if an allreduce can run in it without packing. The verdicts (go
+  // or veto) of all ranks are known before the allreduce begins. So a veto leaves that memory
+  // unchanged. Returns null pointers if the elements must be packed.
   static UserMemory user_memory_of(const Collective& collective, const Edges& edges) {
     if (edges.input == nullptr || edges.output == nullptr) return {};
     const Range whole{0, collective.send_counts[0]};
@@ -169,7 +169,7 @@ class GlooBackend final : public Backend {
   std::condition_variable aborted_;
   std::atomic<bool> is_aborted_{false};
 
-  // Only the thread that drives the engine uses these.
+  // Only the thread that drives the engine uses these three members.
   bool slept_ = false;
   Sequencer sequencer_;
   // by tag: operations that wait until all ranks have started them

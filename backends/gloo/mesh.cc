@@ -37,7 +37,7 @@ using Bytes = std::vector<char>;
 std::string key(int rank) { return fmt::format("gloo/{}", rank); }
 constexpr char kNoAddress = '\xff';  // the store then holds a reason instead of addresses
 
-// Encodes the addresses on which a rank awaits each other rank. Each address is its length in one
+// Encodes the addresses on which a rank awaits the other ranks. Each address is its length in one
 // byte, followed by its bytes.
 std::string join_addresses(const std::vector<Bytes>& addresses) {
   std::string text;
@@ -198,11 +198,11 @@ void GlooMesh::connect_all(const tutti::Context& context) {
   }
 }
 
-// Finds this process's descriptors of Gloo's connections and duplicates them. The end that
-// accepted a connection still has the address on which it was awaited, which no other connection of
-// this host has. The end that opened the connection has a port that connections to other addresses
-// may share, such as the connection to the store. So that end is recognized by both of its
-// addresses.
+// Finds this process's descriptors of Gloo's connections and duplicates them. A descriptor is
+// recognized by its addresses. If this rank accepted the connection, its own address is the one in
+// `own`, which no other connection of this host has. If this rank opened the connection, its port
+// may also be used by connections to other addresses, such as the store's. So in that case both
+// addresses are compared.
 void GlooMesh::find_sockets(const std::vector<Bytes>& own, const std::vector<Bytes>& theirs) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const auto number = parse_integer(entry.path().filename().string(), 0, 1 << 30);

@@ -7,8 +7,8 @@
 namespace tutti {
 
 /// While this object lives, SIGPIPE is blocked in this thread and in threads that it starts. So a
-/// write to a connection that has ended fails with an error. Without it the signal would end the
-/// process, because Gloo does not suppress the signal.
+/// write to a connection that has ended fails with an error. Without this object the signal would
+/// end the process, because Gloo does not suppress the signal.
 class BrokenPipesIgnored {
  public:
   BrokenPipesIgnored() {

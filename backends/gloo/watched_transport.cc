@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-/// Forwards all calls to Gloo's buffer. end_waits() can wake its waits.
+/// Forwards all calls to Gloo's buffer. end_waits() ends the waits of this buffer.
 class WatchedBuffer final : public gloo::transport::UnboundBuffer {
  public:
   using Milliseconds = std::chrono::milliseconds;

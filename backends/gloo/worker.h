@@ -13,7 +13,8 @@ namespace tutti {
 /// A thread that runs jobs one after another, in the order in which they were posted.
 class Worker {
  public:
-  /// A job belongs to the operation that posts it. The operation keeps it until `is_over` is true.
+  /// A job belongs to the operation that posts it. The operation must keep the job until `is_over`
+  /// is true.
   struct Job {
     std::function<void()> run;
     std::string failure;  // text of the exception that `run` threw, or empty

@@ -17,11 +17,11 @@ namespace tutti {
 class Stranger {
  public:
   virtual ~Stranger() = default;
-  /// Returns its name for the log: "the connection from 10.0.0.3:4711".
+  /// Returns the name of the connection for the log: "the connection from 10.0.0.3:4711".
   virtual const std::string& name() const = 0;
-  /// Returns whether any byte has arrived from it, read or not.
+  /// Returns whether any byte has arrived on the connection, read or not.
   virtual bool has_spoken() = 0;
-  /// Closes the connection. Its owner then gets no result of the connection.
+  /// Closes the connection. Its owner is not called back about it any more.
   virtual void dismiss() = 0;
 };
 
@@ -41,8 +41,9 @@ bool has_input(int descriptor);
 class Admission {
  public:
   static constexpr size_t kMostStrangers = 256;
-  /// A rank of the job sends immediately, so it is seldom dismissed. With this value at most about
-  /// 5,000 connections per second are accepted.
+  /// The shortest time for which a stranger keeps its slot. A rank of the job sends its first bytes
+  /// sooner than that, so it is seldom dismissed. With this value at most about 5,000 connections
+  /// per second are accepted.
   static constexpr std::chrono::milliseconds kLeastStay{50};
   static constexpr std::chrono::seconds kBetweenLines{10};
 
@@ -86,7 +87,7 @@ class Admission {
   const LogSink log_;
   std::list<Entry> entries_;  // oldest first
   uint64_t last_place_ = 0;
-  // Counted since the last line in the log.
+  // Connections turned away since the last line in the log, by Reason.
   std::array<uint64_t, 3> counts_{};
   std::string last_;
   Clock::time_point first_seen_;

@@ -163,8 +163,7 @@ void Handshake::take_hello(std::string_view bytes) {
     if (!same_rank) refuse(kOtherRank);
     return expect(Stage::proof, kProofBytes);
   }
-  // The rank that the acceptor wants is not checked, because the acceptor may not know yet which
-  // rank calls.
+  // The acceptor may not know yet which rank connects. So the rank that it wants is not checked.
   if (!same_scope) throw refusal(kOtherScope, terms_, rank);
   if (rank != terms_.peer) throw refusal(kOtherRank, terms_, rank);
   output_ += proof_of(role_);

@@ -41,11 +41,13 @@ class Handshake {
   Handshake(HandshakeRole role, HandshakeTerms terms);
 
   /// Returns the bytes to send now. If received() threw, they may be a refusal, which gives the
-  /// other end the reason. The owner sends it if the connection takes it.
+  /// reason to the other end. The owner then sends as much of it as the connection takes
+  /// immediately.
   std::string_view output() const { return output_; }
   void sent(size_t bytes) { output_.erase(0, bytes); }
 
-  /// Returns how many bytes to read next; 0: none. It never exceeds the bytes of the handshake.
+  /// Returns how many bytes to read next, or 0 for none. It never exceeds the bytes of the
+  /// handshake.
   size_t wanted() const { return wanted_; }
   /// Takes exactly wanted() bytes. Throws Error(corrupt_data) if the other end is not a Tutti
   /// process, Error(version) with both versions, Error(authentication) for a wrong secret and
@@ -53,7 +55,7 @@ class Handshake {
   void received(std::string_view bytes);
 
   bool done() const { return stage_ == Stage::done && output_.empty(); }
-  /// Returns the rank at the other end, or -1. It is proved only after done() returns true.
+  /// Returns the rank at the other end, or -1. The rank is proved only after done() returns true.
   int peer() const { return peer_; }
   const std::string& peer_name() const { return terms_.peer_name; }
 

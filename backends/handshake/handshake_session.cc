@@ -76,8 +76,9 @@ class HandshakeSession : public Stranger, public std::enable_shared_from_this<Ha
     step();
   }
 
-  // Sends the reason to the other side, if the connection takes it immediately. Then reads what the
-  // peer has sent. Otherwise closing could reset the connection before the reason has arrived.
+  // Sends the reason of a refusal to the other side, if the connection takes it immediately. Then
+  // reads what the peer has sent. Otherwise closing could reset the connection before the reason
+  // has arrived.
   void say_goodbye() {
     const auto output = handshake_.output();
     const int fd = socket_.native_handle();

@@ -12,8 +12,9 @@
 
 namespace tutti {
 
-/// Called once. On success it gets the connection and the proved rank at the other end. On failure
-/// it gets the error and the rank that the other side claimed to be (-1: none).
+/// Gets the result of a handshake; called once. On success `socket` is the connection, and `peer`
+/// is the proved rank at the other end. On failure `error` is set, and `peer` is the rank that the
+/// other side claimed to be (-1: none).
 using HandshakeResult = std::function<void(std::exception_ptr error, tcp::socket socket, int peer)>;
 
 /// Runs a handshake over a connected socket without blocking the io_context. At the deadline it
@@ -23,9 +24,9 @@ using HandshakeResult = std::function<void(std::exception_ptr error, tcp::socket
 std::shared_ptr<Stranger> async_handshake(tcp::socket socket, Handshake handshake,
                                           Deadline deadline, HandshakeResult result);
 
-/// Accepts connections until close(), and hands those that prove themselves to `welcome`. Admission
-/// bounds how many other connections are open and for how long. The gate runs on the acceptor's
-/// io_context. Its pending work there keeps it alive until close().
+/// Accepts connections until close(). Hands each connection that proves itself to `welcome`.
+/// Admission bounds how many other connections are open and for how long. The gate runs on the
+/// acceptor's io_context. Its pending work there keeps it alive until close().
 class Gate : public std::enable_shared_from_this<Gate> {
  public:
   using Welcome = std::function<void(tcp::socket socket, int peer)>;

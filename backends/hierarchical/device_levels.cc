@@ -22,7 +22,7 @@ const std::vector<int>& inner_ranks(const LevelsGrid& grid) {
   return grid.ranks[static_cast<size_t>(grid.host)];
 }
 
-// Returns one rank per host: the rank that has this rank's number on its host.
+// Returns one rank per host: the rank whose number on its host equals this rank's number.
 std::vector<int> cross_ranks(const LevelsGrid& grid) {
   std::vector<int> ranks;
   for (int host = 0; host < static_cast<int>(grid.ranks.size()); ++host)
@@ -62,7 +62,7 @@ Context context_among(const Context& whole, const std::vector<int>& ranks, std::
 }
 
 // Publishes this rank's failure (empty: none) and reads the failures of all ranks. If any rank
-// failed, all ranks throw, so that no rank waits for another without success.
+// failed, all ranks throw. So no rank waits for a rank that has failed.
 void announce(const Context& context, const std::string& failure) {
   const auto key = [](int rank) { return fmt::format("levels/{}", rank); };
   context.store->set(key(context.rank), failure);
@@ -178,7 +178,7 @@ class DeviceLevels final : public Backend {
       sum.bytes_to_peer[static_cast<size_t>(ranks[i])] += to_cross[i];
     return sum;
   }
-  // The new communicator splits only the inner backend of this host.
+  // The new communicator inherits only from the inner backend of this host.
   std::shared_ptr<Inheritance> split(const Context& context, int color, int key) override {
     return place_.inner->split(context_among(context, inner_ranks(place_.grid), "inner"), color,
                                key);
@@ -192,7 +192,7 @@ class DeviceLevels final : public Backend {
     if (auto* transport = inner.transport()) parts.push_back({transport, inner_ranks(grid)});
     return parts;
   }
-  // The result has the services for devices that both levels have.
+  // The result offers a device service only if both levels offer it.
   static Capabilities describe(const std::string& name, const LevelsGrid& grid,
                                const Backend& inner, const Backend& cross, const Backend& control) {
     const auto near = inner.capabilities(), far = cross.capabilities();
@@ -212,8 +212,8 @@ class DeviceLevels final : public Backend {
       std::erase_if(service.dtypes, [&](DataType dtype) {
         return !far.serves(service.kinds.front(), dtype, ReduceOp::sum);
       });
-      // A sum passes between the levels in its own type. The sum of an average of integers may not
-      // fit into that type. So averages of integers are not offered.
+      // Sums of integers pass between the levels as integers of the same type. The sum of an
+      // average may not fit into that type. So averages of integers are not offered.
       const auto average = std::find(service.ops.begin(), service.ops.end(), ReduceOp::average);
       if (average != service.ops.end()) {
         service.ops.erase(average);
@@ -231,7 +231,7 @@ class DeviceLevels final : public Backend {
   JointTransport transport_;
   const Capabilities capabilities_;
   LevelsPlace place_;
-  // streams of operations without a queue, then those of each queue
+  // index 0: the streams of operations without a queue; index q + 1: the streams of queue q
   LevelsStreams streams_[kQueues + 1];
   Poller poller_;
 };

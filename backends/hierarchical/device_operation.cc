@@ -10,8 +10,8 @@ namespace tutti {
 
 namespace {
 
-// The tags of operations count up from 1. In the tag of a call within an operation, the higher bits
-// hold the call's number.
+// The tags of operations count up from 1. A call within an operation has the operation's tag, with
+// the number of the call in the bits from kCallShift on.
 constexpr int kCallShift = 48;
 constexpr double kDrainSeconds = 3;
 
@@ -50,8 +50,8 @@ LevelsOperation::LevelsOperation(LevelsPlace& place, const LevelsStreams& stream
       is_bucket_(!device_.inputs.empty() || !device_.outputs.empty()),
       plan_(plan_levels(collective, place.grid)) {
   if (collective_.op == ReduceOp::average && sums_of(collective) == Sums::scaled) {
-    // Each level averages. The result is right because all hosts have equally many ranks, so it is
-    // the mean of the hosts' means.
+    // Each level averages over its own ranks. The mean of the hosts' means is the mean over all
+    // ranks, because all hosts have the same number of ranks.
     collective_.scale.factor *= static_cast<double>(place.size) / contributors_;
   } else if (collective_.op == ReduceOp::average) {
     collective_.op = ReduceOp::sum;
@@ -77,8 +77,8 @@ LevelsOperation::~LevelsOperation() {
     return;
   }
   // When this returns, the caller frees the operation's memory, so no stream may use it any more.
-  // The packing may wait for a stream of the user, and that stream for the gate of an earlier
-  // operation. So all gates are opened.
+  // The packing may wait for a stream of the user. That stream may wait until an earlier operation
+  // opens its gate. So the gates of all operations are opened.
   if (!place_.breaking_off) place_.breaking_off = Deadline::after(kDrainSeconds);
   for (auto* operation : place_.running) operation->open_gates();
   open_gates();
@@ -118,7 +118,7 @@ bool LevelsOperation::end(OperationState state) {
 }
 
 OperationState LevelsOperation::advance() {
-  // After an abort a command on a stream may never finish. So this does not wait for the streams.
+  // After an abort, a command on a stream may never finish. So this does not wait for the streams.
   if (stage_ != Stage::over && place_.is_aborted.load()) return OperationState::failed;
   while (step()) {
   }

@@ -18,8 +18,8 @@ struct LevelsStreams {
   StreamRef packing, copying;
 };
 
-/// The resources of one operation: pinned host memory, memory of the device if it needs some, a
-/// word and an event. Later operations reuse them.
+/// The resources of one operation: pinned host memory, memory of the device if it needs some, an
+/// event, and a word that streams write and the host polls. Later operations reuse them.
 struct LevelsScratch {
   std::byte* pinned = nullptr;
   size_t bytes = 0;
@@ -69,23 +69,26 @@ class LevelsOperation final : public Operation {
   bool lacks_ranks() const override {
     return stage_ == Stage::agreeing && part_ && part_->lacks_ranks();
   }
-  /// Does the next step if it need not wait any more. Returns true if it did a step.
+  /// Does the next step, unless it must still wait for something. Returns true if it did a step.
   bool step();
   /// Releases the user's streams that wait for this operation.
   void open_gates();
 
  private:
   enum class Stage { agreeing, packing, before, fetching, crossing, after, unpacking, over };
-  // The lower bits of a word's value. The higher bits hold the turn.
+  // The stages that the streams report. A stream writes `turn * kMarks + Mark` into
+  // LevelsScratch::word.
   enum Mark : uint64_t { kPacked = 1, kFetched = 2, kUnpacked = 3, kMarks = 4 };
 
   uint64_t mark(Mark which) const { return scratch_->turn * kMarks + which; }
   bool has_passed(Mark which) const;
   void tell(StreamRef stream, Mark which);
   bool end(OperationState state);
-  /// Advances `part_`. Returns true if it is done. If it has failed, this operation fails too.
+  /// Advances `part_`. Returns true if `part_` is done. If `part_` has failed, this operation fails
+  /// too.
   bool is_part_done();
-  /// Starts the next of the calls. Returns false if there is none.
+  /// Starts the next of `calls`. On the device the call waits for the events `ready`. Returns false
+  /// if no call is left.
   bool start_next(const std::vector<LevelsPlan::Call>& calls, std::span<void* const> ready);
   Collective collective_of(const LevelsPlan::Call& call) const;
   std::byte* memory_of(const LevelsPlan::Spot& spot) const;

@@ -39,8 +39,8 @@ class Planner {
   }
 
  private:
-  // First the ranks of each host reduce and scatter. Then the ranks of the same number reduce their
-  // shares. Then the ranks of each host gather the shares.
+  // First the ranks of each host reduce and scatter. Then the ranks with the same number on their
+  // hosts reduce their shares. Then the ranks of each host gather the shares.
   void allreduce() {
     const auto shares = shares_of(what_.send_counts[0]);
     const auto [at, count] = own(shares);
@@ -75,8 +75,8 @@ class Planner {
     plan_.pinned = count;
   }
 
-  // First the ranks of the same number gather their parts. Then the ranks of each host gather
-  // the results, host after host.
+  // First the ranks with the same number on their hosts gather their parts. Then the ranks of each
+  // host gather the results, host after host.
   void allgather() {
     const auto own_count = what_.send_counts[static_cast<size_t>(grid_.rank())];
     plan_.fetch = {{{Memory::input}, 0, own_count}};
@@ -95,8 +95,9 @@ class Planner {
     plan_.pinned = arrived;
   }
 
-  // For the parts of each host, the ranks of this host first reduce their inputs. Then the ranks of
-  // the same number reduce the results.
+  // First the ranks of this host make one reduce_scatter per host, which sums the parts of that
+  // host over the ranks of this host. Then the ranks with the same number on their hosts reduce
+  // these sums.
   void reduce_scatter() {
     const auto counts = counts_of_number();
     for (int host = 0; host < hosts(); ++host) {
@@ -150,7 +151,7 @@ class Planner {
       counts.push_back(what_.send_counts[static_cast<size_t>(rank)]);
     return counts;
   }
-  // Returns the counts of the ranks that have this rank's number on their hosts.
+  // Returns the counts of the ranks that have this rank's number on their hosts, host after host.
   Counts counts_of_number() const {
     Counts counts;
     for (int host = 0; host < hosts(); ++host)

@@ -24,8 +24,8 @@ struct LevelsGrid {
 
 /// The calls and copies of one rank in a collective over two levels. Offsets and counts are in
 /// elements. The calls of a list run one after another. The ranks of a host make the calls of
-/// `before` and `after`, on device memory. The ranks of the same number make the call `cross`, on
-/// pinned memory.
+/// `before` and `after` together, on device memory. The ranks that have the same number on their
+/// hosts make the call `cross` together, on pinned memory.
 struct LevelsPlan {
   enum class Memory { input, output, scratch, pinned };
   struct Spot {

@@ -175,7 +175,8 @@ std::unique_ptr<Backend> connect_messages(const Context& outer, const BackendPlu
   ranks.insert(std::lower_bound(ranks.begin(), ranks.end(), context.rank), context.rank);
   std::unique_ptr<Transport> near;
   if (channels) near = near_transport(context, ranks, std::move(*channels));
-  // If all ranks are on one host, no rank needs the other backend. All ranks reach the same result.
+  // If all ranks are on one host, no rank needs the other backend. All ranks reach the same
+  // decision.
   if (near && static_cast<int>(ranks.size()) == context.size)
     return make_transport_backend(context, context.name, std::move(near));
   return make_backend(context, context.name,
@@ -211,7 +212,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
         fmt::format("backend {} runs whole collectives and offers no messages, so {} cannot "
                     "use it between hosts; use {}+tcp, or {} alone",
                     cross.name, context.name, levels(context).inner, cross.name));
-  // This is checked on every rank, even on one without peers on its host.
+  // Every rank checks that the inner backend has channels, even a rank without peers on its host.
   channels_of(context, levels(context).inner);
   if (!cross.open) return connect_messages(context, cross);
   return make_backend(context, levels_of(context.name) ? context.name : "hierarchical",

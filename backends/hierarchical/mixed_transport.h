@@ -8,12 +8,12 @@
 
 namespace tutti {
 
-/// A Transport of two: messages to ranks of this host use `near`, and messages to other ranks use
-/// `far`.
+/// Combines two transports: messages to ranks of this host use `near`, and messages to other ranks
+/// use `far`.
 class MixedTransport final : public Transport {
  public:
-  /// `near` connects `near_ranks`, which include this rank, and numbers them by their index in that
-  /// list. It may be null. `far` connects all ranks.
+  /// `near` connects `near_ranks`, which include this rank. In `near` a rank's number is its index
+  /// in that list. `near` may be null. `far` connects all ranks.
   MixedTransport(std::unique_ptr<Transport> near, std::vector<int> near_ranks,
                  std::unique_ptr<Transport> far);
   ~MixedTransport() override;

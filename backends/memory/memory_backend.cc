@@ -32,7 +32,7 @@ uint64_t process_nonce() {
 
 using Holder = std::shared_ptr<MemoryLink>;
 
-// The access of one rank to the keys of one pair in the store.
+// One rank's access to the keys of one pair of ranks in the store.
 class Meeting {
  public:
   Meeting(Store& store, int low, int high) : store_(store), low_(low), high_(high) {}
@@ -76,9 +76,9 @@ class Meeting {
   }
 
  private:
-  // Makes the memory that one rank has written visible to another rank that reads its key. The
-  // writer calls it before it writes the key. The reader calls it after it has read the key. A
-  // store of files gives this guarantee only for its files.
+  // Makes everything that one rank has written to memory visible to another rank. The writer calls
+  // this before it sets its key in the store. The reader calls it after it has read that key. It is
+  // needed because a store of files orders only accesses to its files.
   static void synchronize() {
     static std::atomic<uint32_t> turns{0};
     turns.fetch_add(1, std::memory_order_acq_rel);
@@ -108,15 +108,15 @@ std::vector<std::unique_ptr<Channel>> channels_over(int rank, const std::vector<
   return channels;
 }
 
-// Returns the links to the peers, by rank; the others are null. `heap` is the memory that this rank
-// shares, or null.
+// Returns a list with one entry per rank: the link to that rank if it is one of `peers`, otherwise
+// null. `heap` is the memory that this rank shares, or null.
 std::vector<Holder> meet(const Context& context, std::span<const int> peers,
                          const std::shared_ptr<ThreadHeap>& heap) {
   std::vector<Holder> links(static_cast<size_t>(context.size));
   auto& store = *context.store;
   const size_t bytes = ring_bytes_for(context.size);
 
-  // This rank offers all its links before it waits for any. So no order of arrival can block.
+  // This rank offers all its links before it waits for any. So the ranks may arrive in any order.
   std::vector<std::pair<int, Holder*>> offered;
   for (const int peer : peers) {
     if (peer <= context.rank) continue;
@@ -148,7 +148,8 @@ std::vector<Holder> meet(const Context& context, std::span<const int> peers,
     if (!missing.empty()) throw_missing(context, missing);
   } catch (...) {
     take_back();
-    channels_over(context.rank, links);  // closing informs the peers that took their links
+    // These channels are closed immediately, which informs the peers that took their links.
+    channels_over(context.rank, links);
     throw;
   }
   for (const auto& [peer, holder] : offered) Meeting(store, context.rank, peer).clean();

@@ -20,8 +20,8 @@ struct MemoryLink {
   std::unique_ptr<std::byte[]> memory;
   RingControl control[2];
   Bell bell[2];
-  std::atomic<bool> closed[2] = {};  // by end: its channel was destroyed
-  // by end: the memory that it shares, or null; set before the ends connect
+  std::atomic<bool> closed[2] = {};  // by end: true once its channel is destroyed
+  // by end: the memory that its rank shares, or null; set before the ends connect
   std::shared_ptr<ThreadHeap> heap[2];
 
   std::span<std::byte> ring(int end) {

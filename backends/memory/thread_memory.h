@@ -9,8 +9,8 @@
 namespace tutti {
 
 /// The memory that one rank shares with other threads. Its blocks live as long as any thread holds
-/// the heap. So a peer that still reads never accesses unmapped memory. Offsets (`place`) are
-/// addresses.
+/// the heap. So a peer that still reads never accesses unmapped memory. An offset (`place`) in this
+/// heap is an address.
 class ThreadHeap {
  public:
   ThreadHeap();
@@ -32,7 +32,7 @@ class ThreadHeap {
   };
   mutable std::mutex mutex_;  // guards blocks_
   std::vector<Block> blocks_;
-  std::byte* const first_;  // a block of blocks_, which do not move; initialized last
+  std::byte* const first_;  // data of a block in blocks_; it does not move
 };
 
 struct MemoryLink;

@@ -9,7 +9,7 @@
 namespace tutti {
 
 /// Returns the collectives that NCCL serves on a device. NCCL guarantees no order of reduction. So
-/// with rank_order, no kinds that reduce are among them.
+/// with Determinism::rank_order the result contains no kinds that reduce.
 std::vector<DeviceService> nccl_services(Device device, Determinism determinism);
 
 /// Returns whether nccl_call() makes several calls, which need a group around them.
@@ -22,8 +22,8 @@ bool needs_group(const Collective& collective);
 /// smallest numbers. The operator lives as long as the communicator for which it was made.
 class NcclOperators {
  public:
-  /// Returns the number by which the operator divides the sums of this collective over `size`
-  /// ranks; 1: no division.
+  /// Returns the number by which the operator divides each operand of this collective, so that a
+  /// sum over `size` ranks does not overflow. Returns 1 if it does not divide.
   static int divisor(const Collective& collective, int size);
   ncclResult_t find(const NcclLibrary& library, ncclComm_t comm, const Collective& collective,
                     int size, ncclRedOp_t& found);
@@ -32,8 +32,8 @@ class NcclOperators {
   std::optional<ncclRedOp_t> scaled_;  // the operator for averages of f16
 };
 
-/// Calls NCCL for a collective on a stream, with the operator `op` that find() has found. All ranks
-/// leave out calls without elements. Stops at the first error.
+/// Calls NCCL for a collective on a stream. `op` is the operator that find() has found. Calls
+/// without elements are left out on all ranks. Stops at the first error.
 ncclResult_t nccl_call(const NcclLibrary& library, ncclComm_t comm, const Collective& collective,
                        int rank, ncclRedOp_t op, StreamRef stream);
 

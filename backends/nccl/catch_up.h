@@ -16,7 +16,7 @@ struct BucketShape {
   uint64_t tag = 0;
   DataType dtype = DataType::f32;
   ReduceOp op = ReduceOp::sum;
-  int64_t count = 0;  // number of elements, without the veto lane behind them
+  int64_t count = 0;  // number of elements, without the bytes for verdicts behind them
 };
 
 /// Asks the other ranks to take part in a bucket that they may not have started, and to veto it.
@@ -40,7 +40,7 @@ class CatchUp {
 
  private:
   const int size_;
-  MessageLinks<Request> links_;  // with each other rank
+  MessageLinks<Request> links_;  // links with all other ranks
   std::deque<Request> requests_;
 };
 

@@ -73,8 +73,8 @@ NcclCommunicator::State NcclCommunicator::state() {
 
 void NcclCommunicator::abort() noexcept {
   if (is_aborting_.exchange(true)) return;
-  // NCCL can be aborted while a call hangs in it. A call that does not hang first gets time to
-  // return.
+  // Another thread may be inside NCCL. Its call first gets time to return. If it hangs, NCCL can be
+  // aborted nevertheless.
   const auto grace = Deadline::after(1);
   while (is_inside_.load() && !grace.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

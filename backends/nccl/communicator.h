@@ -25,11 +25,11 @@ class NcclCommunicator {
 
   /// Makes calls of NCCL. `grouped` must be true if there may be several. The result `busy` means
   /// that NCCL goes on with the calls in the background. They are on the stream once state() is
-  /// `ready`. No other call may be made before.
+  /// `ready`. No other call may be made until then.
   State call(bool grouped, const std::function<ncclResult_t(ncclComm_t)>& calls);
   /// Begins to split the communicator. No operation may be running on it. NCCL makes the new
-  /// communicator in the background. Once state() is `ready`, take_split() returns it. It returns
-  /// null if this rank has no color.
+  /// communicator in the background. Once state() is `ready`, take_split() returns the new
+  /// communicator, or null if `color` is negative.
   State begin_split(int color, int key, ncclConfig_t& config);
   std::shared_ptr<NcclCommunicator> take_split();
   /// Asks NCCL for the state. NCCL reports asynchronous errors only when it is asked.
@@ -43,10 +43,10 @@ class NcclCommunicator {
   /// Aborts on a thread of its own, because NCCL may hang in an abort, and then calls `done`.
   static void abort_apart(std::shared_ptr<NcclCommunicator> communicator,
                           std::function<void()> done);
-  /// Returns whether it is closed, aborted, or being aborted.
+  /// Returns whether the communicator is closed, aborted, or being aborted.
   bool is_over() const { return is_aborting_; }
-  /// Waits until another thread has aborted it. Returns false if that abort still hangs at the
-  /// deadline.
+  /// Waits until another thread has aborted the communicator. Returns false if that abort still
+  /// hangs at the deadline.
   bool await_end(Deadline deadline) const noexcept;
   /// Closes the communicator after its last operation, or aborts it if that takes too long. If
   /// another thread is aborting it, waits for that thread, because a process that exits during an

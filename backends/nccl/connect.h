@@ -21,7 +21,7 @@ class NcclConnector {
                 NcclSettings settings);
 
   /// Publishes this rank's version of NCCL and reads the versions of all ranks. `failure` says why
-  /// this rank has no NCCL; empty: it has one.
+  /// this rank has no NCCL. It is empty if this rank has it.
   void announce(const std::string& failure);
   /// Returns a communicator of all ranks.
   std::shared_ptr<NcclCommunicator> connect();
@@ -41,9 +41,9 @@ class NcclConnector {
   const std::shared_ptr<const NcclLibrary> library_;
 };
 
-/// Returns the configuration of NCCL's communicators: nonblocking, with the user's settings. It
-/// borrows the settings. Throws Error(version) for a setting that this version of NCCL does not
-/// know.
+/// Returns the configuration of NCCL's communicators: nonblocking, with the user's settings. The
+/// result points into `settings`. Throws Error(version) for a setting that this version of NCCL
+/// does not know.
 ncclConfig_t make_config(const NcclSettings& settings, const NcclLibrary& library);
 
 }  // namespace tutti

@@ -28,8 +28,8 @@ namespace tutti {
 namespace {
 
 constexpr int kStreamQueues = 2;
-// Intervals of the timer while operations run. NCCL must be asked for errors, and whether it takes
-// calls again.
+// Intervals of the timer that wakes the engine while operations run. NCCL reports errors, and
+// whether it takes the next call, only when it is asked. kAskSoonNanos applies while calls wait.
 constexpr long kAskNanos = 20'000'000, kAskSoonNanos = 500'000;
 
 class SequencedOperation;
@@ -94,9 +94,9 @@ class NcclBackend final : public DeviceBackend {
   static constexpr int kReplays = 1;  // the queue of replayed buckets
 
   const NcclPlace place_;
-  // The communicator of NCCL from which all others are split: those of the queues, and those of
-  // Communicators that are split later. It never runs an operation, because NCCL can split only an
-  // idle communicator.
+  // The communicator of NCCL from which all others are split, for the queues and for Communicators
+  // that are split later. It never runs an operation, because NCCL can split only an idle
+  // communicator.
   const std::shared_ptr<NcclCommunicator> root_;
   Sequencer sequencer_;
   CatchUp catch_up_;

@@ -75,8 +75,8 @@ void NcclRegions::register_for(const std::shared_ptr<NcclCommunicator>& communic
   if (handle != nullptr) memory.handles.emplace_back(communicator, handle);
 }
 
-// Gives back memory of NCCL. A communicator that cannot be called now keeps its registration, so
-// then the memory is freed only by the destructor.
+// Frees memory that came from NCCL. It must first be deregistered from every communicator. If a
+// communicator cannot be called now, the destructor frees the memory instead.
 void NcclRegions::forget(Memory& memory) {
   std::erase(regions_, &memory);
   bool is_known = false;

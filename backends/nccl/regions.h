@@ -11,8 +11,8 @@ namespace tutti {
 
 /// The device memory of a backend's buckets. From NCCL 2.19 on, large regions come from
 /// ncclMemAlloc. They are registered with each communicator that uses them, so that NCCL works
-/// directly in them. Other memory is never registered, because NCCL refuses it, or hangs in an
-/// abort.
+/// directly in them. NCCL refuses to register other memory, or hangs in a later abort. So other
+/// memory is never registered.
 ///
 /// All ranks have regions of the same sizes. So either all buffers of a call are registered or none
 /// is. Only the thread that drives the engine uses this class.
@@ -26,12 +26,13 @@ class NcclRegions {
 
   std::unique_ptr<Region> allocate(size_t bytes);
   /// Registers the region that holds `data`, if there is one, with a communicator, unless that is
-  /// done already. Called before a call of NCCL that works there. The communicator must be ready.
+  /// done already. Must be called before NCCL works in that region. The communicator must be ready.
   void register_for(const std::shared_ptr<NcclCommunicator>& communicator, const std::byte* data);
 
  private:
   class Memory;
-  /// Smaller regions are plain device memory. They would waste most of NCCL's 2 MiB pages.
+  /// Regions smaller than this are plain device memory, because they would waste most of NCCL's 2
+  /// MiB pages.
   static constexpr size_t kLeastBytes = 1 << 20;
 
   bool is_safe() const;
@@ -40,7 +41,7 @@ class NcclRegions {
   const std::shared_ptr<const NcclLibrary> library_;
   DeviceRuntime& runtime_;
   const Device device_;
-  std::vector<Memory*> regions_;  // those from ncclMemAlloc
+  std::vector<Memory*> regions_;  // the regions from ncclMemAlloc
   // freed by the destructor, because a communicator still had them registered
   std::vector<void*> late_;
 };

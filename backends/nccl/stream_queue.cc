@@ -109,7 +109,8 @@ void NcclOperation::follow() {
     const auto outputs = is_cancelled_ ? std::span<const Piece>() : device_.outputs;
     runtime.unpack(bucket(), outputs, scale(), outcome, queue_.stream_);
   } else {
-    // The output of a reduction is scaled in place. For other kinds this only reports the end.
+    // For a reduction, unpack() scales the output in place. For other kinds it only reports the end
+    // of the operation.
     Piece own;
     const bool has_output =
         reduces(collective_.kind) &&
@@ -134,7 +135,8 @@ uint64_t NcclOperation::outcome() const {
 
 OperationState NcclOperation::advance() {
   const auto value = outcome();
-  // After an abort the stream goes on with incomplete data, so the word has no meaning.
+  // After an abort the stream goes on with incomplete data, so the value of the word has no
+  // meaning.
   if (value == 0 || queue_.abort_asked_) {
     if (!queue_.has_failed()) return OperationState::pending;
     if (!failure_ && !queue_.failure().empty())
@@ -148,8 +150,8 @@ OperationState NcclOperation::advance() {
 void NcclOperation::cancel() {
   if (is_cancelled_) return;
   is_cancelled_ = true;
-  // Even if this rank has not called NCCL for it yet, other ranks may have. So this rank takes part
-  // and vetoes.
+  // Other ranks may already have called NCCL for this operation. So this rank takes part, with a
+  // veto, even if it has not called NCCL yet.
   vetoes_ = true;
   if (is_bucket_ && !device_.agreed)
     queue_.ask_({tag_, collective_.dtype, collective_.op, collective_.send_counts[0]});
@@ -198,8 +200,8 @@ void StreamQueue::recycle(NcclOperation& operation) {
   const bool is_submitted = operation.stage_ != Stage::waiting;
   // When this returns, the caller frees the operation's memory, so no stream may use it any more.
   if (is_submitted && operation.outcome() == 0 && !break_off()) {
-    // The device still works on the operation or will do so. So no other operation may get its
-    // word, and the memory that it fills must stay mapped.
+    // The device still works on the operation or will do so. So no other operation may reuse its
+    // object and word, and the memory of a bucket that it fills must stay mapped.
     operation.is_abandoned_ = true;
     if (operation.filling_) keep_for_good(operation.filling_.release());
   } else {
@@ -302,8 +304,8 @@ void StreamQueue::abort() noexcept {
 
 bool StreamQueue::break_off() {
   abort();
-  // A running operation may wait for a stream of the user, and that stream for the gate of an
-  // earlier operation. So all gates are opened.
+  // A running operation may wait for a stream of the user. That stream may wait until an earlier
+  // operation opens its gate. So the gates of all operations are opened.
   for (const auto& operation : operations_)
     for (auto* gate : operation->device_.gates)
       std::atomic_ref(*gate).store(1, std::memory_order_release);

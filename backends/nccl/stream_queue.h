@@ -31,7 +31,8 @@ struct NcclPlace {
 };
 
 /// A collective in a queue. Packing, NCCL's calls and unpacking go to the queue's stream one after
-/// another, as soon as NCCL takes calls. When all of them are done, the stream writes a word.
+/// another, as soon as NCCL takes calls. After them the stream writes word_, from which advance()
+/// learns the outcome.
 class NcclOperation final : public Operation {
  public:
   explicit NcclOperation(StreamQueue& queue);
@@ -74,7 +75,7 @@ class NcclOperation final : public Operation {
   std::unique_ptr<Region> filling_;
   Stage stage_ = Stage::waiting;
   bool is_cancelled_ = false;
-  // it was released while the device still worked on it, and is never reused
+  // true if this object was released while the device still worked on it; it is never reused
   bool is_abandoned_ = false;
   std::optional<Error> failure_;
 };
@@ -87,7 +88,7 @@ class StreamQueue {
   using Ask = std::function<void(const BucketShape&)>;
   /// `ask` makes the other ranks fill() a bucket that this rank has started and then cancelled.
   StreamQueue(const NcclPlace& place, std::shared_ptr<NcclCommunicator> communicator, Ask ask);
-  /// Waits until a deadline for the work on the streams. All operations must be released before.
+  /// Waits for the work on the streams, until a deadline. All operations must have been released.
   ~StreamQueue();
 
   OperationPtr start(const Collective& collective, const Launch& launch);
@@ -102,8 +103,8 @@ class StreamQueue {
   /// Returns immediately. Any thread may call it.
   void abort() noexcept;
   /// Returns whether the communicator has failed or was aborted, so that nothing pending can
-  /// complete. An error of NCCL counts only after a while, because our own liveness checks know
-  /// which rank is gone.
+  /// complete. An error of NCCL counts only after a while. By then our own liveness checks may have
+  /// reported which rank is gone.
   bool has_failed();
   /// Called when a rank is gone or has left. Pending operations may then never end.
   void lose_peer() {
@@ -131,7 +132,7 @@ class StreamQueue {
   const std::shared_ptr<NcclCommunicator> communicator_;
   NcclOperators operators_;
   const StreamRef stream_;
-  // rings the bell, so that work on stream_ need not wait for host functions
+  // runs the host functions that wake the engine, so that work on stream_ need not wait for them
   const StreamRef telling_;
   void* const event_;
   std::deque<NcclOperation*> waiting_;

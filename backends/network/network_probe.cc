@@ -17,7 +17,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// One rank asks and another answers, in exchanges that the asker counts. In an exchange the asker
+// One rank (the asker) runs exchanges with another rank, which answers. In an exchange the asker
 // sends a command, which is a number of bytes, and then that many bytes. The answer is one number.
 // The asker alone decides how many exchanges there are.
 
@@ -36,7 +36,7 @@ constexpr int kPings = 22, kWarmUps = 2, kLargeMessages = 4;
 constexpr double kEnoughSeconds = 0.04;
 // If the first bytes take this long, the link is not measured with larger messages.
 constexpr double kSlowSeconds = 0.02;
-// Waiting ranks poll this long before they sleep, as they do in an operation.
+// Waiting ranks poll this long before they sleep, as in an operation.
 constexpr auto kLook = std::chrono::microseconds(50);
 
 double seconds_since(Clock::time_point begin) {
@@ -104,8 +104,8 @@ class Conversation {
       if (ticket != 0) transport_.cancel(ticket);
     const bool settled = settle(tickets, failed, last_);
     transport_.discard(kProbeTag, kProbeTag);
-    // If a message did not end, it may still arrive in memory that is about to be freed. That is
-    // fatal.
+    // A message that did not end may still arrive in memory that is about to be freed. So this
+    // error is fatal.
     if (!settled)
       throw Error(ErrorCode::peer_silent,
                   fmt::format("rank {} waited for rank {} to take or give the rest of a message "
@@ -116,7 +116,8 @@ class Conversation {
     throw Error(ErrorCode::timeout, fmt::format("rank {} {}", peer_, why));
   }
 
-  // Waits until all tickets have ended and sets them to 0. Returns false at the deadline.
+  // Waits until all tickets have ended and sets them to 0. Sets `failed` if a ticket failed.
+  // Returns false at the deadline.
   bool settle(std::array<Ticket, 3>& tickets, bool& failed, Deadline deadline) {
     auto last_moved = Clock::now();
     while (true) {
@@ -199,8 +200,8 @@ void say(const Context& context, LogLevel level, const std::string& line) {
   if (context.log) context.log(level, line);
 }
 
-// Measures, on rank 0, with the other ranks. Even after a failure each of them gets the end
-// command.
+// Called on rank 0. Measures the network between rank 0 and each of `peers`. Even after a failure
+// each of them gets the end command.
 std::optional<NetworkFigures> ask_peers(const Context& context, Transport& transport,
                                         const Peers& peers) {
   NetworkFigures figures;
@@ -226,13 +227,13 @@ std::optional<NetworkFigures> ask_peers(const Context& context, Transport& trans
 
 void answer_rank_0(const Context& context, Transport& transport) {
   try {
-    // Rank 0 may come late, because it may measure with another rank first.
+    // Rank 0 may begin later than this rank, because it may measure with another rank first.
     Conversation conversation(transport, 0, 4 * kProbeSeconds, context.deadline);
     while (conversation.answer()) {
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_silent) throw;
-    // Rank 0 gets the other errors too and reports them.
+    // Rank 0 also gets all other errors, and reports them.
   }
 }
 
@@ -252,7 +253,8 @@ std::string record_key(const Context& context, const std::vector<int>& hosts) {
 constexpr std::string_view kMeasure = "measure", kNothing = "nothing";
 const std::string kPlanKey = "network/plan", kFiguresKey = "network/figures";
 
-// Returns the figures that the file has for this key. Sets `can_save` if the file can be written.
+// Returns the figures that the file has for this key. With `needs_near` they must include the
+// figures within a host. Sets `can_save` if the file can be written.
 std::optional<NetworkFigures> look_up(const Context& context, const std::string& key,
                                       bool needs_near, bool& can_save) {
   can_save = !context.probe.file.empty();

@@ -9,7 +9,8 @@ namespace tutti {
 
 /// Returns the figures of a network as one line, "between=25.1,1180 within=3.2,4100".
 std::string encode(const NetworkFigures& figures);
-/// Parses such a line. Returns nothing if it is not of that form or a figure is out of bounds.
+/// Parses a line that encode() has made. Returns nothing if it has another form or if a figure is
+/// out of bounds.
 std::optional<NetworkFigures> decode_figures(std::string_view text);
 
 /// A file of figures that earlier jobs measured. It has lines "KEY FIGURES", one per network, the

@@ -26,8 +26,8 @@ bool set_congestion(int descriptor, const std::string& name) {
                       static_cast<socklen_t>(name.size())) == 0;
 }
 
-// Returns whether both ends are addresses of this host. Such packets go over loopback, whichever
-// address is called.
+// Returns whether both ends of a connection are addresses of this host. The packets of such a
+// connection go over loopback, whichever addresses these are.
 bool goes_over_loopback(int descriptor) {
   tcp::endpoint own, peer;
   auto own_length = static_cast<socklen_t>(own.capacity()), peer_length = own_length;
@@ -128,8 +128,8 @@ std::string to_text(const tcp::endpoint& endpoint) {
 void tune_connection(int descriptor) {
   ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
-  // The kernel gives up a host that has vanished after a minute, even if no rank waits for it. If a
-  // rank waits, the layers above notice that much sooner.
+  // If the peer's host vanishes, the kernel ends the connection after a minute, even if no rank
+  // waits for data. If a rank waits, the layers above notice the loss much sooner.
   set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 20);

@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-/// Returns a socket that listens on exactly this address, close-on-exec. Throws Error(io), which
-/// names address and port, also if another process has the port.
+/// Returns a close-on-exec socket that listens on exactly this address. Throws Error(io), which
+/// names the address and the port, for example if another process has the port.
 tcp::acceptor listen_on(asio::io_context& io, const tcp::endpoint& endpoint);
 
 /// Accepts one waiting connection, close-on-exec and tuned. `status` is an error of that
@@ -30,8 +30,8 @@ void tune_connection(int descriptor);
 /// Gives a connected socket the congestion control of this name, if the kernel allows it. If the
 /// name is empty, the socket keeps the host's default, except that loopback connections get cubic.
 void choose_congestion(int descriptor, const std::string& name);
-/// Throws Error(invalid_argument), which lists the possible names, if this process cannot use this
-/// name.
+/// Throws Error(invalid_argument), which lists the possible names, if this process cannot use the
+/// congestion control of this name.
 void check_congestion(const std::string& name);
 
 }  // namespace tutti

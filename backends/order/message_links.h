@@ -11,12 +11,12 @@
 
 namespace tutti {
 
-/// Messages of one small type, which a rank may send to other ranks at any time, under a tag of
-/// their own. Messages to one peer stay in order. The user of the class must bound the messages
-/// that wait to be sent. Backends do so: the number of running operations is bounded, and they send
-/// a fixed number of messages per operation.
+/// Sends messages of one small type to other ranks, at any time. All of them have one tag, which no
+/// operation has. Messages to one peer stay in order. The user of the class must bound the number
+/// of messages that wait to be sent. Backends do so: the number of running operations is bounded,
+/// and they send a fixed number of messages per operation.
 ///
-/// Nothing may be called after the transport's goodbye. The object must outlive the transport's
+/// Nothing may be called after the transport's goodbye(). The object must outlive the transport's
 /// last progress(). Only the thread that drives the engine uses it.
 template <class Message>
 class MessageLinks {
@@ -79,7 +79,7 @@ class MessageLinks {
   };
   struct Link {
     Message message;    // receives the next message
-    Ticket ticket = 0;  // of that receive; 0: not opened, or the peer is gone
+    Ticket ticket = 0;  // ticket of that receive; 0 if the link is not open or the peer is gone
     uint32_t next_sent = 0, next_received = 0;
     bool is_gone = false;
     std::deque<Outgoing> outgoing;  // kept until the transport has sent them

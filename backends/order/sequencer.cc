@@ -10,7 +10,7 @@ namespace {
 // This tag is above all tags of operations.
 constexpr uint64_t kTag = uint64_t{0xA1} << 56;
 // The number of dropped tags that are kept. It exceeds the number of operations that all ranks can
-// run at once.
+// run at the same time.
 constexpr size_t kMostDropped = 4096;
 
 }  // namespace

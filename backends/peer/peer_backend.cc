@@ -87,7 +87,8 @@ bool is_near(const Context& context, int peer) {
   return own.shares_pids(its) && own.pid == its.pid;
 }
 
-// The record that a rank publishes, so that its peers can reach its PeerWords.
+// The record that a rank publishes, so that its peers can reach its PeerWords (counters of its
+// progress in host memory).
 struct PeerRecord {
   int device = 0;
   int file = -1;
@@ -113,7 +114,7 @@ PeerRecord decode(int rank, const std::string& text) {
 }
 
 // Publishes this rank's text or failure, and returns the texts of all ranks. If any rank failed,
-// all ranks throw the same error, so that none waits for another.
+// all ranks throw the same error. So no rank waits for a rank that has failed.
 std::vector<std::string> tell_all(const Context& context, std::string_view what,
                                   const std::string& text, const std::string& failure) {
   const auto key = [&](int rank) { return fmt::format("peer/{}/{}", what, rank); };

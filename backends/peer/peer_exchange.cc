@@ -12,11 +12,11 @@ namespace tutti {
 
 namespace {
 
-// This tag is above all tags of operations, and differs from those of the other users of
+// This tag is above all tags of operations, and differs from the tags of other users of
 // MessageLinks.
 constexpr uint64_t kPeerTag = uint64_t{0xA3} << 56;
-// The number of remembered tags. It exceeds the number of operations that all ranks can run at
-// once.
+// The number of remembered tags. It exceeds the number of operations that all ranks can run at the
+// same time.
 constexpr size_t kMostRemembered = 4096;
 constexpr double kPeerDrainSeconds = 3;
 constexpr size_t kLeastScratch = 64 << 10;
@@ -184,9 +184,9 @@ void PeerExchange::await_reduced(int rank, uint64_t mark) {
   awaited_.push_back({&words_of(rank).reduced, mark});
 }
 
-// Makes the stream wait until all awaited words have their values. Words that already have them are
-// left out, because a command on a stream costs the host more than a load, and ranks of one process
-// wait for each other's commands.
+// Makes the stream wait until every word in awaited_ (a counter of a peer) has reached its value.
+// Words that already have it are left out. A command on a stream costs the host more than a load,
+// and ranks of one process wait for each other's commands.
 void PeerExchange::hold(StreamRef stream) {
   std::erase_if(awaited_,
                 [](const auto& awaited) { return load_word(*awaited.word) >= awaited.value; });
@@ -243,8 +243,8 @@ bool PeerExchange::break_off() {
     is_closed_ = true;
     store_word(own_->words().closed, load_word(own_->words().closed) + 1);
   }
-  // A running operation may wait for a stream of the user, and that stream for the gate of an
-  // earlier operation. So all gates are opened.
+  // A running operation may wait for a stream of the user. That stream may wait until an earlier
+  // operation opens its gate. So the gates of all operations are opened.
   for (const auto& operation : operations_) operation->open_gates();
   // All waits of the cleanup share one deadline.
   if (!breaking_off_) breaking_off_ = Deadline::after(kPeerDrainSeconds);
@@ -255,8 +255,8 @@ template <class Condition>
 bool PeerExchange::wait_until(const Condition& condition, Deadline deadline) {
   while (!condition()) {
     if (deadline.passed()) return false;
-    // A peer may die while this rank waits. Or its connection ended before the wait and its process
-    // ends only now.
+    // A peer's process may end while this rank waits, perhaps after its connection has already
+    // ended.
     free_streams_of_the_dead();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

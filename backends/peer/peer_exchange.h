@@ -15,22 +15,23 @@
 
 namespace tutti {
 
-/// A peer's process and words, as this rank found them when the two connected.
+/// A peer's process and words (see PeerWords), as this rank found them when the two ranks
+/// connected.
 struct PeerSeen {
-  int pid = 0;                        // its process id; 0: a thread of this process
-  std::unique_ptr<TheirWords> words;  // null for this rank
-  uint64_t generation = 0;            // value of its `closed` word when the two connected
+  int pid = 0;                        // the peer's process id; 0: a thread of this process
+  std::unique_ptr<TheirWords> words;  // the peer's words; null for this rank
+  uint64_t generation = 0;            // the peer's `closed` word when the two connected
 
   bool is_near() const { return pid == 0; }
 };
 
-/// The state that all operations of one rank share: streams, words, memory, and the peers'
+/// The state that all operations of one rank share: streams, PeerWords, memory, and the peers'
 /// messages. Except for abort(), only the thread that drives the engine uses it.
 class PeerExchange {
  public:
   PeerExchange(DeviceRuntime& runtime, Device device, std::shared_ptr<DeviceBell> bell,
                std::unique_ptr<OwnWords> words, std::vector<PeerSeen> peers, Transport& transport);
-  /// Waits until a deadline for the work on the streams. All operations must be released before.
+  /// Waits for the work on the streams, until a deadline. All operations must have been released.
   ~PeerExchange();
   PeerExchange(const PeerExchange&) = delete;
   PeerExchange& operator=(const PeerExchange&) = delete;
@@ -50,12 +51,12 @@ class PeerExchange {
   void forget(PeerOperation& operation);
   std::unique_ptr<Region> take_scratch(size_t bytes);
 
-  /// Makes the packing stream publish its next turn when the work that is on it now is done.
+  /// Makes the packing stream publish its next turn after all work that is queued on it now.
   /// Returns the turn's number.
   uint64_t pack_turn();
   /// Publishes the next turn of the reducing stream before the turn's work is enqueued. Returns the
-  /// turn's number, or 0 if the work must not begin: it would read from a peer that has closed its
-  /// communicator.
+  /// turn's number. Returns 0 if a peer from which the work would read has closed its communicator;
+  /// then the work must not begin.
   uint64_t begin_turn(const Collective& collective);
   void end_turn(uint64_t turn);
   /// Make the next hold() wait until `rank` has packed, or reduced, turn `mark`.
@@ -71,7 +72,7 @@ class PeerExchange {
   /// Waits until the peers have finished the work that they have begun on this rank's memory.
   /// Returns false at the deadline.
   bool await_peers(Deadline deadline) noexcept;
-  /// Returns false if the condition is still false at the deadline.
+  /// Waits until the condition is true. Returns false if it is still false at the deadline.
   template <class Condition>
   bool wait_until(const Condition& condition, Deadline deadline);
   /// Returns whether the peer's process has ended. Then all work of its streams has ended too. A
@@ -96,7 +97,7 @@ class PeerExchange {
   const StreamRef packing_, reducing_, ending_;
   void* const event_;
   uint64_t packed_turn_, begun_turn_;
-  std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // by rank: the highest awaited turns
+  std::vector<uint64_t> awaited_packed_, awaited_reduced_;  // by rank: highest turns to wait for
   std::vector<AwaitedWord> awaited_;                        // words that the next hold() waits for
   // by tag: operations that this rank started or a peer announced
   std::unordered_map<uint64_t, PeerOperation*> known_;

@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// The device memory of this rank that its peers work on, and the peers' memory as mapped here. If
-/// all ranks are threads of one process, they reach any device memory.
+/// The device memory of this rank that its peers work on, and the peers' memory, mapped into this
+/// process. If all ranks are threads of one process, they reach any device memory.
 class PeerMemory {
  public:
   /// `is_shared` is true if at least one peer is another process.

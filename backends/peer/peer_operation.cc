@@ -188,8 +188,8 @@ void PeerOperation::on_message(int from, const PeerMessage& message) {
     case PeerMessage::Kind::drop:
     case PeerMessage::Kind::answer:
       its.has_dropped = true;
-      // The peer waits until it knows that this rank does not work on its memory. If this rank has
-      // begun, its done message answers that already.
+      // The peer waits until it knows that this rank does not work on the peer's memory. If this
+      // rank has begun stage B, its done message answers the peer already.
       if (!has_begun_) {
         if (!is_vetoed_) is_dropped_ = true;
         if (message.kind == PeerMessage::Kind::drop) tell_drop(from, PeerMessage::Kind::answer);
@@ -210,8 +210,8 @@ void PeerOperation::tell_drop(int peer, PeerMessage::Kind kind) {
   exchange_.links_.send(peer, message);
 }
 
-// Messages that the peer sent before it was gone stay valid. If a missing message is needed, the
-// operation is hopeless.
+// Messages that the peer sent before it was gone stay valid. If this rank still needs a message
+// from the peer, the operation is hopeless.
 void PeerOperation::on_gone(int peer) {
   if (!has_started_ || peer == exchange_.rank_ || is_finishing_) return;
   auto& its = heard(peer);

@@ -16,8 +16,8 @@ class PeerExchange;
 /// A message of one rank to a peer about an operation.
 struct PeerMessage {
   enum class Kind : uint32_t {
-    ready,  // verdict of the sender; its data may be read once turn `mark` is packed
-    done,   // the sender's part is on its stream and over once `mark` is reduced; 0: it has no part
+    ready,  // the sender's verdict; its data may be read once its `packed` word has reached `mark`
+    done,   // the sender's part ends when its `reduced` word reaches `mark`; 0: it has no part
     drop,   // the sender never takes part and wants to know whether the receiver does
     answer  // reply to a drop: the sender does not take part either
   };
@@ -26,7 +26,7 @@ struct PeerMessage {
   uint32_t verdict = 0;
   uint64_t mark = 0;
   uint64_t input = 0, output = 0;  // addresses, or offsets into the memory of `handle`
-  DeviceHandle handle = {};        // for a peer in another process
+  DeviceHandle handle = {};        // memory of the sender, for a peer in another process
 };
 
 /// A collective in three stages. Their order makes sure that no stream can wait forever:
@@ -74,7 +74,7 @@ class PeerOperation final : public Operation {
     bool has_dropped = false;
     bool was_told_drop = false;
     uint32_t verdict = 0;
-    uint64_t packed = 0, reduced = 0;  // turns of the peer
+    uint64_t packed = 0, reduced = 0;  // marks of the peer's ready and done messages
     std::byte* input = nullptr;        // the peer's input, mapped into this process
     std::byte* output = nullptr;
   };
@@ -121,7 +121,7 @@ class PeerOperation final : public Operation {
   bool is_dropped_ = false;  // stage B will never begin
   bool is_cancelled_ = false;
   bool is_hopeless_ = false;  // a needed peer is gone
-  // it was released while the device still worked on it, and is never reused
+  // true if this object was released while the device still worked on it; it is never reused
   bool is_abandoned_ = false;
   std::optional<Error> failure_;
 };

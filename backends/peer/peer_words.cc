@@ -29,7 +29,7 @@ PeerWords* map_words(int file) {
 
 }  // namespace
 
-// The free blocks of this process. With each block is the kind of device whose runtime has
+// The free blocks of this process. Each block is listed with the kind of device whose runtime has
 // registered it.
 struct OwnWords::Pool {
   std::mutex mutex;  // guards the following
@@ -68,7 +68,7 @@ OwnWords::OwnWords(DeviceRuntime& runtime) : kind_(runtime.kind()) {
 
 OwnWords::~OwnWords() {
   const std::lock_guard lock(pool().mutex);
-  // A block that must not be reused is filed under DeviceKind::cpu, which no rank asks for.
+  // A block that must not be reused is listed under DeviceKind::cpu, which no rank asks for.
   pool().free.emplace_back(is_kept_ ? DeviceKind::cpu : kind_, std::move(block_));
 }
 

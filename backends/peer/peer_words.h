@@ -10,16 +10,16 @@
 
 namespace tutti {
 
-/// The words that a rank publishes to its peers, in host memory that the streams and engines of all
-/// ranks reach. Their values only grow. So a rank that waits late still sees that its value was
-/// reached, even if the words already belong to another communicator. A turn is the number of a
-/// piece of work on a stream, counted upwards.
+/// The words (64-bit counters) that a rank publishes to its peers. They are in host memory that the
+/// streams and engines of all ranks reach. Their values only grow. So a rank that checks late still
+/// sees that a word has reached the awaited value, even if the word already belongs to another
+/// communicator. A turn is the number of a piece of work on a stream, counted upwards.
 struct PeerWords {
   alignas(64) uint64_t packed;    // set by the packing stream: up to this turn, data may be read
   alignas(64) uint64_t reduced;   // set by the reducing stream: up to this turn, its work is done
   alignas(64) uint64_t begun;     // set by the engine: the last turn that it enqueued for reducing
   alignas(64) uint64_t closed;    // set by the engine: number of communicators that have closed
-  alignas(64) uint64_t poisoned;  // set by survivors: this process died, and they stopped waiting
+  alignas(64) uint64_t poisoned;  // set by other ranks if this process died without finishing
   alignas(64) uint64_t token;     // constant: identifies the owner of this block
 };
 
@@ -30,8 +30,9 @@ inline void store_word(uint64_t& word, uint64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_seq_cst);
 }
 
-/// A block of this rank's words, in a file without a name. Blocks are never unmapped. They are
-/// reused, because streams of peers may read a block after this rank's communicator has ended.
+/// A block of this rank's words, in a file without a name. Blocks are never unmapped, because
+/// streams of peers may read a block after this rank's communicator has ended. Instead they are
+/// reused.
 class OwnWords {
  public:
   /// Throws Error(io).

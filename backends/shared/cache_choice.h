@@ -38,23 +38,24 @@ class AddTime {
 /// with every chunk where its part really is. The bits of the result do not depend on the choice.
 class CacheChoice {
  public:
-  /// There is one choice per kind of collective, and one each for allreduces and reduces in one
-  /// shot. A `word` is an index into them.
+  /// Indices of the choices, which are called `word` below. There is one choice per kind of
+  /// collective, and one each for allreduces and reduces in one shot (see
+  /// Geometry::one_shot_bytes).
   static constexpr size_t kOneShot = kCollectiveKindCount, kOneShotReduce = kOneShot + 1,
                           kWords = kOneShotReduce + 1;
-  /// The choices that rank 0 publishes. They are in its memory.
+  /// The choices that rank 0 publishes. They are in rank 0's memory.
   struct alignas(128) Told {
     std::array<std::atomic<Destination>, kWords> destinations{};
   };
-  /// The offset of the destination in the payload of a chunk's line.
+  /// The offset of the Destination in the payload of a ChunkLine, in bytes.
   static constexpr size_t kDestinationAt = sizeof(uint64_t);
 
-  /// `told` is in rank 0's memory; all ranks pass the same.
+  /// `told` is in rank 0's memory; all ranks pass the same object.
   CacheChoice(int rank, const ChunkRing& ring, Told& told)
       : rank_(rank), ring_(ring), told_(told) {}
 
-  /// Chooses where this rank leaves its part of a chunk, and publishes that in the chunk's line.
-  /// Begins to measure the cost of the chunk.
+  /// Chooses where this rank leaves its part of a chunk, and publishes the choice in the chunk's
+  /// line. Begins to measure the cost of the chunk.
   Destination choose(size_t word, uint64_t chunk);
   /// Returns where a rank left its part of this chunk, as the chunk's line says.
   Destination of(size_t rank, uint64_t chunk) const {

@@ -14,8 +14,8 @@
 namespace tutti {
 
 /// The description of an operation, which a rank publishes with the operation's first chunk. All
-/// fields are 64-bit words and are written whole: a load of a word that was written in smaller
-/// parts waits until the parts have reached the cache.
+/// fields are 64-bit words and are written whole. If a word were written in smaller parts, a load
+/// of it would wait until the parts have reached the cache.
 struct ChunkCall {
   uint64_t how = 0;     // verdict (32 bits), dtype, op, algorithm, kind (8 each)
   uint64_t extent = 0;  // elements (48 bits), root (16)
@@ -38,7 +38,8 @@ struct ChunkCall {
   }
   static constexpr int kCountBits = 48;
   static constexpr uint64_t kMostCount = (uint64_t{1} << kCountBits) - 1;
-  // Compares with a single branch, because this runs between seeing the peers and reducing.
+  // Compares with a single branch, because every reduction waits for this comparison of the ranks'
+  // descriptions.
   bool operator==(const ChunkCall& other) const {
     return ((how ^ other.how) | (extent ^ other.extent) | (subject ^ other.subject)) == 0;
   }
@@ -49,7 +50,7 @@ struct ChunkCall {
 /// are one transfer.
 template <class Sync>
 struct alignas(128) ChunkLineOf {
-  // number of the chunk whose input is here, plus one; smaller if the rank gave that chunk up
+  // number of the chunk whose input is in this slot, plus one; smaller if the rank gave it up
   typename Sync::template Atomic<uint64_t> in{0};
   // number of chunks that this rank no longer reads
   typename Sync::template Atomic<uint64_t> retired{0};
@@ -60,7 +61,7 @@ struct alignas(128) ChunkLineOf {
 using ChunkLine = ChunkLineOf<Threads>;
 static_assert(sizeof(ChunkLine) == 128);
 
-/// The cache line in which a rank publishes how far it is.
+/// The cache line in which a rank publishes its progress.
 template <class Sync>
 struct alignas(128) ProgressLineOf {
   // number of the last chunk whose result is ready, plus one
@@ -79,8 +80,8 @@ using ProgressLine = ProgressLineOf<Threads>;
 ///   it may be filled   once all ranks have retired the chunk that was in its slot before
 ///   it may be reduced  once all ranks have filled it
 ///   it may be drained  once all ranks have reduced it
-///   it is retired      once its rank has published that it is drained: with the next word that it
-///                      publishes, or by publish_retired()
+///   it is retired      once the rank has published that it has drained the chunk: with the next
+///                      word that the rank publishes, or by publish_retired()
 ///
 ///   the ring:  flowing --give_up(chunk)--> stopped at that chunk --begin_epoch--> flowing
 ///              flowing, stopped --abort--> aborted, for good
@@ -98,9 +99,9 @@ class alignas(64) ChunkRingOf {
   using SleepLines = std::vector<SleepLineOf<Sync>*>;
   /// The published lines of one rank. This rank has a Peer too.
   struct Peer {
-    Line* lines = nullptr;  // one per slot
+    Line* lines = nullptr;  // one line per slot
     Progress* progress = nullptr;
-    uint64_t retired = 0;  // the last value that this rank has seen
+    uint64_t retired = 0;  // the highest `retired` of the peer that this rank has seen
   };
   enum class Stage : uint8_t { none, fill, reduce, drain };
 
@@ -120,8 +121,8 @@ class alignas(64) ChunkRingOf {
   Line& own_line(uint64_t chunk) const { return own_lines_[slot_of(chunk)]; }
   const Progress& own_progress() const { return *own_progress_; }
 
-  /// end() is one past the last chunk that exists. The others are one past the last chunk that this
-  /// rank has filled, reduced and drained.
+  /// end() is one past the last chunk that exists. The next three functions return one past the
+  /// last chunk that this rank has filled, reduced and drained.
   uint64_t end() const { return end_; }
   uint64_t filled() const { return filled_; }
   uint64_t reduced() const { return reduced_; }
@@ -204,12 +205,15 @@ class alignas(64) ChunkRingOf {
     return true;
   }
 
-  // --- Recording what was done. A peer that polls sees what is published. A peer that sleeps does
-  // not, so wake_sleepers() must follow before this rank sleeps or its caller goes on. ---
+  // --- Recording what this rank has done ---
+  //
+  // A polling peer sees what this rank publishes. A sleeping peer does not, so wake_sleepers() must
+  // follow before this rank sleeps or its caller goes on.
   void publish_filled() {
     auto& line = own_line(filled_);
     Sync::writes(&line.call);
-    // The progress line is not written: peers read it, so a store to it would wait for them.
+    // `retired` goes into the chunk's line, not into the progress line. Peers read the progress
+    // line, so a store to it would wait for them.
     line.retired.store(drained_, std::memory_order_release);
     told_retired_ = drained_;
     ++messages_;
@@ -238,9 +242,9 @@ class alignas(64) ChunkRingOf {
     publish(own_progress_->retired, drained_);
     return true;
   }
-  /// Calls ring(rank) for each sleeping peer if anything was published since the last call. It
-  /// contains a fence, and after the fence no load runs before the peers have given back the
-  /// published cache line. So callers call it where this delay costs nothing.
+  /// Calls ring(rank) for each sleeping peer if this rank published anything since the last call.
+  /// This function contains a fence. Loads after the fence wait until the cache line that was
+  /// published has come back from the peers. So it is called where this delay costs nothing.
   template <class Ring>
   void wake_sleepers(Ring ring) {
     if (std::exchange(has_published_, false)) look_for_sleepers(ring);
@@ -269,7 +273,7 @@ class alignas(64) ChunkRingOf {
 
  private:
   static constexpr uint64_t kNever = ~uint64_t{0};
-  // number of polls within which peers that are awake arrive
+  // a peer that is awake usually publishes its line within this many polls
   static constexpr int kQuickLooks = 16;
 
   using Word = typename Sync::template Atomic<uint64_t>;
@@ -335,15 +339,15 @@ class alignas(64) ChunkRingOf {
   typename Sync::template Atomic<bool> aborted_{false};
 };
 
-// This function is not inlined, because mostly a free slot is found without it.
+// This function is not inlined, because a free slot is usually found without it.
 template <class Sync, size_t kSlotCount>
 [[gnu::noinline]] bool ChunkRingOf<Sync, kSlotCount>::learn_retired() {
   const uint64_t needed = filled_ - kSlots + 1;
   retired_ = drained_;
   for (auto& peer : peers_) {
     if (peer.lines == own_lines_) continue;
-    // A peer publishes `retired` with every chunk, so mostly the line of the latest chunk has the
-    // value.
+    // A peer publishes `retired` with every chunk, so usually the line of its latest chunk has the
+    // newest value.
     const auto look = [&](const Word& word) {
       peer.retired = std::max(peer.retired, word.load(std::memory_order_seq_cst));
       return peer.retired >= needed;

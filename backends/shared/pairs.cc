@@ -44,7 +44,7 @@ class Pairs::Memory final : public SharedMemory {
   const std::vector<int> ranks_;
 };
 
-/// A call of this rank before the peer has made its first call.
+/// A send or receive of this rank that waits for the peer's first send or receive in their pair.
 class Pairs::FirstCall final : public Operation {
  public:
   FirstCall(Pairs& pairs, const Collective& collective, const Launch& launch)

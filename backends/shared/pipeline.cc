@@ -90,8 +90,8 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>
   inputs_.resize(peers_.size());
   outputs_.resize(peers_.size());
   share_outputs_.reserve(peers_.size() + 1);
-  // These calls are made in advance, because the number of operations that run at the same time
-  // varies from step to step.
+  // The Call objects are made in advance, because the number of operations that run at the same
+  // time varies from step to step.
   for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Call>(*this));
 }
 
@@ -232,7 +232,7 @@ void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range
   copied_ += run.bytes(range.count - mine.count);
 }
 
-// Writes the elements that other ranks read to `place` in this rank's slot.
+// Writes into this rank's slot, at `place`, the elements that other ranks read.
 void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
                            Destination destination) {
   if (destination == Destination::cache) {
@@ -252,7 +252,8 @@ void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
   }
 }
 
-// Returns the offset that a rank published with a chunk; kNowhere: the rank uses its slots.
+// Returns the offset that a rank published with a chunk, at byte `at` of the payload. kNowhere
+// means that the rank uses its slots instead.
 uint64_t Pipeline::told_place(size_t rank, uint64_t chunk, size_t at) const {
   uint64_t place = 0;
   std::memcpy(&place, ring_.line(rank, chunk).payload + at, sizeof place);

@@ -32,15 +32,15 @@ struct alignas(64) NameLine {
 /// operation is one chunk, and every rank reduces all of it, so it has no drain stage.
 ///
 /// If the memory of an operation is itself shared, it is neither packed nor unpacked. Peers read
-/// the input in place, and the owner of a share writes the result into the output. A rank publishes
-/// with each chunk which memory of its own is used so. The CacheChoice decides whether packed
+/// the input in place, and the owner of a share writes the result into the output. With each chunk
+/// a rank publishes which of its memory is used in place. The CacheChoice decides whether packed
 /// elements stay in the cache.
 ///
 /// A reduce is an allreduce that only its root drains. The other kinds have another middle stage:
 ///   move    when all ranks have published: copy the parts for this rank (reduce_scatter: reduce
 ///           them) straight from the peers' slots to the output; no third stage follows
-/// If the input is in shared memory, it is not packed but read in place. Then a third stage waits
-/// until all ranks have read it.
+/// If the input of these kinds is in shared memory, it is not packed but read in place. Then a
+/// third stage waits until all ranks have read it.
 ///
 /// The ChunkRing decides which stage may run on which chunk. Each rank publishes its verdict (go or
 /// veto) with the first chunk of an operation. Nothing is written to any rank's output before all
@@ -57,8 +57,8 @@ class Pipeline {
   }
 
   /// `blocks` has this queue's block of every rank. `sleepers` has one line per rank. If `pair` is
-  /// not empty, the Pipeline has two ranks, the first only sends to the second, and `pair` holds
-  /// their real ranks.
+  /// not empty, the Pipeline has two ranks, and the first only sends to the second. `pair` then
+  /// holds their ranks in the communicator.
   Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>& blocks,
            std::vector<SleepLine*> sleepers, const Geometry& geometry = {},
            std::vector<int> pair = {});
@@ -86,8 +86,8 @@ class Pipeline {
   class Call;
   struct Parts;
   enum Algorithm : uint8_t { kOneShot, kTwoShot, kDirect, kFused, kMove };
-  // The offsets of a rank's shared memory for an operation. The rank publishes them as the payload
-  // of the operation's first chunk.
+  // The offsets, in a rank's shared memory, of an operation's elements and of the outputs of its
+  // FusedUpdate. The rank publishes them as the payload of the operation's first chunk.
   struct Places {
     uint64_t elements = 0;
     uint64_t outputs = 0;
@@ -166,7 +166,7 @@ class Pipeline {
   void forget(Call& run);
 
   const int rank_;
-  const Geometry geometry_;  // its one_shot_bytes are per rank
+  const Geometry geometry_;  // one_shot_bytes counts the data of one rank here
   SharedMemory& memory_;
   ChunkRing ring_;
   CacheChoice choice_;
@@ -176,7 +176,7 @@ class Pipeline {
   std::vector<std::unique_ptr<Call>> spare_;
   uint64_t allocations_ = 0;
   uint64_t epoch_ = 0;                      // upper bits of the tags
-  uint64_t named_[ChunkRing::kSlots] = {};  // per slot: subject of the name in this NameLine
+  uint64_t named_[ChunkRing::kSlots] = {};  // per slot: ChunkCall::subject of its NameLine
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
   std::vector<std::byte*> share_outputs_;  // addresses to which the result of a share is written

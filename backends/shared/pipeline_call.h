@@ -57,7 +57,7 @@ inline uint64_t subject_of(const Collective& collective, const Launch& launch) {
   uint64_t seed = 0;
   std::memcpy(&seed, &collective.scale.factor, sizeof seed);
   seed ^= launch.layout;
-  // For kinds that exchange parts, the counts may differ between ranks.
+  // For kinds that exchange parts, the counts may differ between ranks. So they are not hashed.
   if (collective.send_counts.size() > 1 && !exchanges_parts(collective.kind))
     seed = hash_bytes(std::as_bytes(collective.send_counts), seed);
   return hash_text(launch.name, seed);
@@ -81,8 +81,8 @@ struct Pipeline::Parts {
   // True if any rank's input is read in place. Then a chunk is finished only when all ranks have
   // read it.
   bool is_kept = false;
-  // If is_kept, by rank: the address of its part for this rank; null: the part is in that rank's
-  // slot.
+  // Used if is_kept. By rank: the address of that rank's part for this rank, or null if the part is
+  // in that rank's slot.
   std::vector<const std::byte*> sources;
 };
 
@@ -127,7 +127,7 @@ class Pipeline::Call final : public Operation {
     why.reset();
     state = OperationState::pending;
   }
-  // Lays out an operation whose memory not all ranks can reach.
+  // Lays out an operation if not all ranks can reach its memory.
   void share_apart() {
     windows.clear();
     if (algorithm != kMove)
@@ -202,7 +202,7 @@ class Pipeline::Call final : public Operation {
   int64_t given_to(int rank) const;       // elements that this rank sends to `rank`
   int64_t received_from(int rank) const;  // elements that this rank receives from `rank`
   const std::byte* part_for(int rank) const;
-  std::byte* place_for(int rank) const;  // address in the output of what `rank` sends
+  std::byte* place_for(int rank) const;  // address in the output for the part from `rank`
   size_t slot_bytes() const {            // bytes of a chunk; equal on all ranks
     return bytes(parts.count * (chunk_elements == 0 ? count : chunk_elements));
   }
@@ -226,7 +226,7 @@ class Pipeline::Call final : public Operation {
   DataType dtype = DataType::f32;
   int64_t element = 4;
   ReduceOp asked_op = ReduceOp::sum, op = ReduceOp::sum;
-  // number of elements; for kinds that move elements, those of the longest part of any rank
+  // number of elements; for kinds that move elements, the number in the longest part of any rank
   int64_t count = 0;
   std::string_view name;  // borrowed; valid until the verdict is known
   uint64_t subject = 0;

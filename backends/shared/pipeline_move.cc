@@ -33,8 +33,8 @@ bool is_one_memory(const std::byte* one, size_t bytes, const std::byte* other, s
   return bytes > 0 && others > 0 && before(one, other + others) && before(other, one + bytes);
 }
 
-// Returns the range of a part of `count` elements that a chunk holds. `range` is the chunk's range
-// of the longest part.
+// Returns the range of a part that a chunk holds. The part has `count` elements. `range` is the
+// chunk's range in the longest part.
 Range in_chunk(int64_t count, Range range) {
   const int64_t begin = std::min(range.begin, count);
   return {begin, std::min(range.end(), count) - begin};
@@ -125,8 +125,8 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
     const auto taken = bytes(exchanges ? sum_of(parts.recv_counts) : own);
     const bool is_own_part = kind == CollectiveKind::reduce_scatter &&
                              output == input + parts.given_at[static_cast<size_t>(rank)] * element;
-    // If the result replaces this rank's own part, each element replaces the element that it was
-    // made of. No other rank reads that part.
+    // If the result replaces this rank's own part, each element is overwritten only after the
+    // reduction has read it. No other rank reads that part.
     parts.is_own_in_slot = !is_own_part && is_one_memory(input, given, output, taken);
     const bool is_back =
         input == output && (!exchanges || std::ranges::equal(parts.send_counts, parts.recv_counts));
@@ -187,7 +187,8 @@ bool Pipeline::is_read_in_place(uint64_t chunk) const {
   return false;
 }
 
-// Finds each rank's part for this rank, from the first chunk that all ranks have published.
+// Finds the addresses of the parts for this rank that it reads in place. `chunk` is the first chunk
+// of the operation, which all ranks have published.
 void Pipeline::learn_sources(Call& run, uint64_t chunk) {
   run.parts.is_kept = run.tells_place() && is_read_in_place(chunk);
   if (!run.parts.is_kept) return;

@@ -107,7 +107,8 @@ void Pipeline::reduce_share(Call& run, uint64_t chunk) {
   if (is_taken && !is_written_to_peers && choice_.of(own_rank(), chunk) == Destination::memory)
     return reduce_past_caches(run, mine, result);
   if (is_taken) share_outputs_.push_back(result);
-  // When shares are written to the peers' memory, other ranks write the neighbouring shares; see
+  // If this rank writes its share to the peers' memory, another rank writes the neighbouring share
+  // there at the same time. own_order() keeps the two from taking cache lines from each other; see
   // Order.
   const auto order = is_written_to_peers ? own_order() : Order::ascending;
   if (!share_outputs_.empty())
@@ -218,9 +219,10 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
   return run.reduced_elements == mine.count;
 }
 
-// Runs an allreduce for a caller that waits, if it is small or in shared memory. It does what
+// Runs an allreduce that is small or in shared memory, for a caller that blocks. Does what
 // progress() does, but in one piece and without an Operation. If it returns false, an Operation
-// must do the rest. If the ring has a new chunk by then, the Operation takes it over.
+// must run the allreduce. If this function has added a chunk to the ring, the Operation takes it
+// over.
 bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
   if (collective.kind != CollectiveKind::allreduce)
     return collective.kind != CollectiveKind::reduce && move_here(collective, launch);

@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-// Returns true if the operation may go on. If the ranks disagree or veto, it ends or restarts the
-// operation and returns false.
+// Returns true if the operation may go on. If the ranks disagree or a rank vetoes, ends or restarts
+// the operation and returns false.
 bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
   if (run.subject != 0 && operations_.back() == &run && differs_in_place_only(chunk)) {

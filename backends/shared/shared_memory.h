@@ -10,14 +10,14 @@ namespace tutti {
 
 /// Memory of this rank that its peers load from and store into, and the peers' memory. Ranks
 /// exchange only offsets (`place`): an offset in its rank's memory or, between threads of one
-/// process, an address. Allocated memory stays readable and writable for the peers as long as they
-/// live. One thread at a time uses this object, but any thread may call place_of().
+/// process, an address. Allocated memory stays readable and writable for the peers as long as the
+/// peers live. One thread at a time uses this object, but any thread may call place_of().
 class SharedMemory {
  public:
   static constexpr uint64_t kNowhere = ~uint64_t{0};
   virtual ~SharedMemory() = default;
-  /// Allocates zeroed, page-aligned memory of this rank. Throws Error(out_of_memory). The first
-  /// region of each rank is not made here; see first().
+  /// Allocates zeroed, page-aligned memory of this rank. Throws Error(out_of_memory). This function
+  /// does not allocate the first block of each rank; see first().
   virtual std::unique_ptr<Region> allocate(size_t bytes) = 0;
   /// Allocates memory that is never reused. Peers can still read it after the Region, or this rank,
   /// is gone. It is for data that a rank sends shortly before it leaves.
@@ -39,10 +39,10 @@ class SharedMemory {
 struct Geometry {
   int64_t chunk_bytes = 256 << 10;  // a multiple of 64, at least 64 per rank
   /// If the data of all ranks together has at most this many bytes, every rank reads all of it
-  /// ("one shot"), so that it waits only once. At most chunk_bytes.
+  /// ("one shot"), so that it waits only once. Must be at most chunk_bytes.
   int64_t one_shot_bytes = 128 << 10;
   /// Input of fewer bytes is packed, because a copy costs less than waiting until all ranks have
-  /// read the input. More than a ChunkLine's payload.
+  /// read the input. Must be more than a ChunkLine's payload.
   int64_t read_in_place_bytes = 16 << 10;
 };
 

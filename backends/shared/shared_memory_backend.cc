@@ -137,15 +137,15 @@ class SharedMemoryBackend final : public Backend {
   bool is_overridden(CollectiveKind kind) const {
     return is_overridden_[static_cast<size_t>(kind)];
   }
-  // Returns whether a send or receive goes through Pairs. Only blocking ones do. Other sends and
-  // receives are matched by name. Both ranks get the same result.
+  // Returns whether a send or receive goes through Pairs. Only blocking sends and receives do; all
+  // others are matched by name. Both ranks get the same result.
   bool blocks_for_two(const Launch& launch) const {
     return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&
            !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);
   }
   // Returns whether the queues of all ranks run this collective. Sends and receives are left out,
   // because they have no position in the order that is common to all ranks. Kinds that exchange
-  // parts need the longest part of all ranks.
+  // parts are left out if the length of the longest part of all ranks is not known.
   bool is_for_pipelines(const Collective& collective) const {
     if (is_overridden(collective.kind)) return false;
     if (exchanges_parts(collective.kind)) return collective.longest >= 0;
@@ -163,7 +163,7 @@ class SharedMemoryBackend final : public Backend {
   // By kind: true if the user's scores name a schedule, which then runs for all sizes.
   std::array<bool, kCollectiveKindCount> is_overridden_{};
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
-  // empty if there are too many ranks for their words to fit into the first block
+  // empty if there are too many ranks for the PairWords to fit into the first block
   std::optional<Pairs> pairs_;
 };
 

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kMagic = "tuttishm";
 constexpr size_t kTokenBytes = 16;
-// The most connections that are accepted before the waiting ones are read again.
+// The maximum number of connections to accept before the accepted ones are read again.
 constexpr int kMostTaken = 256;
 constexpr std::string_view kWelcome = "welcome!";
 
@@ -173,8 +173,8 @@ class Rendezvous {
     store_.set(address_key(context_.rank), name + " " + token_);
   }
 
-  /// Calls a peer. Returns true if the call was sent and only the peer's answer is missing.
-  /// Returns false if this rank must call again.
+  /// Connects to a peer and sends it the Hello. Returns true if only the peer's answer is missing.
+  /// Returns false if this rank must try again.
   bool call(int peer) {
     const auto address = store_.try_get(address_key(peer));
     if (!address) return false;
@@ -307,7 +307,8 @@ class Rendezvous {
       try {
         socket = accept_unix(listener_.get());
       } catch (const Error&) {
-        // Callers that wait hold descriptors, which will become free again.
+        // While callers wait, running out of descriptors is not fatal: these callers' descriptors
+        // will become free again.
         if (callers_.empty()) throw;
       }
       if (!socket) return;
@@ -411,7 +412,7 @@ class Rendezvous {
   size_t ring_bytes_ = 0;
   std::string token_;
   Descriptor listener_;
-  std::vector<int> missing_;   // ascending
+  std::vector<int> missing_;   // ranks not yet connected, ascending
   std::vector<int> uncalled_;  // lower ranks that this rank has not called yet
   std::list<Call> calls_;
   std::set<int> hung_up_;  // lower ranks that closed a connection before they answered

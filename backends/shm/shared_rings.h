@@ -13,7 +13,7 @@ namespace tutti {
 /// cannot fault. Side 0 writes ring 0, and side 1 writes ring 1.
 class SharedRings {
  public:
-  /// Makes the memory. Throws Error(out_of_memory), which names the bytes, or Error(io).
+  /// Makes the memory. Throws Error(out_of_memory), which names the number of bytes, or Error(io).
   static SharedRings create(size_t ring_bytes);
   /// Takes over a descriptor that a peer sent. Throws Error(corrupt_data) if it does not refer to
   /// memory that create(ring_bytes) made.

@@ -9,15 +9,15 @@
 
 namespace tutti {
 
-/// One end of a connected pair: all that its rank holds.
+/// Everything that one rank holds of its connection with one peer.
 struct ShmEnds {
   SharedRings rings;
   int side = 0;  // 0: the rank that called, 1: the rank that was called
   Bell own;
   Bell peer;
   Descriptor socket;  // reaches end of file when the peer ends
-  // a pidfd of the peer, if the peer is another process that this rank can see; the socket alone is
-  // not enough, because it outlives a peer that forked
+  // a pidfd of the peer, if the peer is another process that this rank can see. The socket alone is
+  // not enough: if the peer forked, the child keeps the socket open after the peer has ended
   Descriptor process;
   Descriptor memory;  // the memory that the peer shares with all ranks of its host; empty: none
 };

@@ -56,8 +56,8 @@ class Heap {
 
   Span add(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    // The peers have mapped the addresses of a discarded span, which has no pages any more. So its
-    // offsets are used again for a new region of the same size.
+    // A discarded span has no pages any more, but the peers still have its addresses mapped. So a
+    // new region of the same size uses its offsets again.
     const auto reuse = std::find_if(free_.begin(), free_.end(),
                                     [&](const Span& span) { return span.bytes == bytes; });
     if (reuse == free_.end()) return {file_.grow(bytes), bytes, nullptr};
@@ -114,8 +114,8 @@ class ShmRegion final : public Region {
   const bool is_for_good_;
 };
 
-/// A peer's file. When an offset is beyond the last mapping, a larger mapping is made. The old ones
-/// are kept, so that their addresses stay valid.
+/// A peer's file. When an offset is beyond the last mapping, a larger mapping is made. The old
+/// mappings are kept, so that their addresses stay valid.
 class PeerFile {
  public:
   PeerFile(int rank, SharedFile file, size_t first_bytes) : rank_(rank), file_(std::move(file)) {

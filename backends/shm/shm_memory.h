@@ -34,8 +34,8 @@ class SharedFile {
   Descriptor file_;
 };
 
-/// Makes the shared memory of this rank. `own` must already have shared_block_bytes(). The peers'
-/// files are taken from `ends`.
+/// Makes the shared memory of this rank. `own` must already hold shared_block_bytes() bytes. The
+/// peers' files are taken from `ends`.
 std::unique_ptr<SharedMemory> make_shm_memory(
     int rank, int size, SharedFile own, std::span<const std::unique_ptr<ShmEnds>* const> ends);
 

@@ -125,9 +125,9 @@ std::optional<UnixMessage> receive_unix(int socket, size_t bytes) {
       result.descriptors.emplace_back(descriptor);
     }
   }
-  // A message is truncated for one of two reasons, which the kernel does not distinguish. With
-  // fewer descriptors than the limit, this process has run out of descriptors. With the limit
-  // reached, the sender has sent too many.
+  // Descriptors of the message are missing, and the kernel does not report why. If fewer than
+  // kMostDescriptors arrived, this process has run out of descriptors. If kMostDescriptors arrived,
+  // the sender has sent too many.
   if ((message.msg_flags & MSG_CTRUNC) != 0 && result.descriptors.size() < kMostDescriptors)
     throw system_error("cannot take descriptors from another rank", EMFILE);
   if (count == 0) throw Error(ErrorCode::peer_lost, "end of file");

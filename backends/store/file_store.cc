@@ -36,8 +36,8 @@ std::string file_name(const std::string& key) {
                      hash_text(key, 1));
 }
 
-// Returns the contents of a key's file. They begin with the key if the file name has only a part of
-// it, and end with the value.
+// Returns the contents of a key's file, which end with the value. If the file name has only a part
+// of the key, the contents begin with the key.
 std::string file_text(const std::string& name, std::string_view key, std::string_view value) {
   std::string text;
   if (name.starts_with('h')) {

@@ -12,8 +12,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
-// The checks that all Stores share which keep their keys themselves. So all of them report the same
-// errors.
+// The checks of Stores that keep their keys themselves. They share these functions, so all of them
+// report the same errors.
 
 namespace tutti {
 

@@ -133,7 +133,8 @@ class TcpStoreClient : public StoreCaller, public std::enable_shared_from_this<T
     return {};
   }
 
-  // Waits until another thread notifies `news`. Throws at the deadline.
+  // Waits until another thread notifies `news`. At the deadline throws an error with the text
+  // `at_deadline`.
   void wait(std::condition_variable& news, std::unique_lock<std::mutex>& lock, Deadline deadline,
             const char* at_deadline) const {
     if (deadline.passed()) throw gone(at_deadline);
@@ -247,7 +248,7 @@ StoreReply LimitedStoreClient::call(StoreRequest request, Deadline deadline) {
                              earlier(later(deadline, kGrace), later(end, kGraceAtLimit)));
 }
 
-// A limit of this process. Another try cannot succeed.
+// An error that comes from a limit of this process. Another try cannot succeed.
 class OwnLimit : public Error {
  public:
   OwnLimit(const std::string& name, int error_number)

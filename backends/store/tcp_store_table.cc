@@ -56,13 +56,13 @@ void StoreTable::wait(const void* client, StoreRequest request, Answer answer) {
   auto& queue = waiters_[request.key];
   queue.push_back(waiter);
   if (request.argument == StoreRequest::kNoTimeout) return;
-  // In milliseconds. Larger values could overflow the clock.
+  // The longest wait, in milliseconds. Larger values could overflow the clock.
   constexpr uint64_t kLongest = uint64_t{1} << 31;
   waiter->timer.expires_after(std::chrono::milliseconds(std::min(request.argument, kLongest)));
   waiter->timer.async_wait(
       [this, key = request.key, weak = std::weak_ptr(waiter)](ErrorStatus status) {
         const auto expired = weak.lock();
-        if (status || !expired) return;  // it was answered or forgotten before
+        if (status || !expired) return;  // the request was already answered or forgotten
         const auto entry = waiters_.find(key);
         entry->second.remove(expired);
         if (entry->second.empty()) waiters_.erase(entry);

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-/// An Error that one rank has reported to all other ranks. Any of them may throw it.
+/// An Error that one rank has reported to all other ranks. Any rank may throw it.
 class ToldError : public Error {
  public:
   ToldError(const Error& error, int teller, std::string key, bool accuses = false)
@@ -27,8 +27,8 @@ class ToldError : public Error {
 };
 
 /// Ranks that connect use this class to report to each other why connecting fails. The report is
-/// under one key of their store. The first report decides for all ranks. So a rank that ends
-/// because of it is not blamed by another rank. The store is borrowed.
+/// under one key of their store. The first report counts for all ranks. So no rank blames another
+/// rank that ended because of this report. The store is borrowed.
 class ToldFailure {
  public:
   /// `what` names the kind of connection in the key ("tcp"). `rank` is this rank, and `size` the
@@ -36,10 +36,9 @@ class ToldFailure {
   ToldFailure(Store& store, const std::string& what, int rank, int size)
       : store_(store), key_(what + "/failure"), rank_(rank), size_(size) {}
 
-  /// Reports the error to the other ranks, unless there is a report already, and throws an error.
-  /// If `error` names no other rank (Error::rank), this rank's own error is thrown, else the first
-  /// report. A ToldError of this key is thrown again as it is. Returns only if succeed() was called
-  /// first.
+  /// Reports the error to the other ranks, unless there is a report already. Then throws an error:
+  /// this rank's own error if it names no other rank (Error::rank), otherwise the first report. A
+  /// ToldError of this key is thrown again as it is. Returns only if succeed() was called first.
   void fail(const Error& error) const;
   /// Does the same as fail() for an error that none of these ranks caused. So the report names no
   /// rank.

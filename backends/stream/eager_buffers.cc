@@ -13,7 +13,7 @@ namespace tutti {
 
 EagerBuffers::EagerBuffers(uint64_t bytes) {
   const size_t of_each = (static_cast<size_t>(bytes) + kMaxEagerBytes - 1) / kMaxEagerBytes *
-                         kMaxEagerBytes;  // whole blocks of every size
+                         kMaxEagerBytes;  // a multiple of every block size
   reserved_ = of_each * kOrders;
   void* memory = ::mmap(nullptr, reserved_, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

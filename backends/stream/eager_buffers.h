@@ -10,9 +10,9 @@
 namespace tutti {
 
 /// Buffers for eager messages that arrive before their receive is posted. Block sizes are powers of
-/// two. The constructor reserves the address space for all blocks that the credit of all peers
-/// allows, per size. So a block is always available, and later calls allocate nothing. A page takes
-/// memory only when it is first used. Not thread-safe.
+/// two. For each block size, the constructor reserves address space for as many blocks as the
+/// credit of all peers allows. So a block is always available, and later calls allocate nothing. A
+/// page takes memory only when it is first used. Not thread-safe.
 class EagerBuffers {
  public:
   /// `bytes`: the credit of all peers together. Throws Error(out_of_memory).

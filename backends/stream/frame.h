@@ -12,8 +12,8 @@ namespace tutti {
 /// Two StreamCores send each other frames. Each frame is a header of kFrameBytes, little-endian,
 /// and, for eager, data and control, `length` bytes of payload.
 ///
-///   eager     a whole message of moderate size; it costs its sender credit, and `ticket` is the
-///             credit that it returns to its receiver
+///   eager     a whole message of moderate size, for which its sender needs credit; `ticket` is the
+///             amount of credit that the sender of the frame returns with it
 ///   announce  a message of `length` bytes waits at the sender under `ticket`
 ///   grant     the receiver's answer: send message `ticket` to my receive `tag`
 ///   data      the next `length` bytes for the receive `ticket`
@@ -63,16 +63,17 @@ inline constexpr size_t kMaxDataBytes = 1 << 20;
 /// that wait for their receive. With many ranks eager_credit() is smaller.
 inline constexpr uint64_t kMostCredit = 8 << 20;
 uint64_t eager_credit(int ranks);
-/// The most announced messages of one peer that may wait at a time.
+/// The maximum number of announced messages of one peer that wait at the same time.
 inline constexpr uint32_t kMaxAnnounced = 1 << 16;
 
-/// Returns the cost of an eager message that waits: its buffer, a power of two, and its record.
+/// Returns the cost of an eager message that waits: the size of its buffer, a power of two, plus
+/// that of its record.
 uint64_t eager_cost(uint64_t bytes);
 
 using FrameBytes = std::array<std::byte, kFrameBytes>;
 FrameBytes encode_frame(const FrameHeader& header);
-/// Decodes a frame header. Throws Error(corrupt_data) if the bytes are not one or a field is out of
-/// bounds.
+/// Decodes a frame header. Throws Error(corrupt_data) if the bytes are not a header or a field is
+/// out of bounds.
 FrameHeader decode_frame(std::span<const std::byte, kFrameBytes> bytes);
 
 }  // namespace tutti

@@ -6,9 +6,9 @@
 
 namespace tutti {
 
-/// The Transport of a backend that consists of several. Messages travel through the first part.
-/// progress() and arm() drive only the first part. abort, discard and goodbye go to all parts. The
-/// parts are borrowed.
+/// The Transport of a backend that consists of several backends, its parts. Messages travel through
+/// the first part. progress() and arm() drive only the first part. abort, discard and goodbye go to
+/// all parts. The parts are borrowed.
 class JointTransport final : public Transport {
  public:
   struct Part {
@@ -48,7 +48,7 @@ class JointTransport final : public Transport {
   TransportCounters counters() const override { return own().counters(); }
   std::string_view route(int peer) const override { return own().route(peer); }
   /// Returns the shortest time of all parts. The data of one part may delay the messages of
-  /// another, so one sign of life is enough.
+  /// another, so a sign of life in any part is enough.
   double quiet_seconds(int peer) override;
 
  private:

@@ -42,8 +42,8 @@ class RingChannel : public Channel {
   Poller* poller_ = nullptr;
   int watched_[3] = {-1, -1, -1};
   bool moved_ = false;  // bytes have moved since the last arm()
-  // own_ may be readable, because the peer has cleared a flag of this side since own_ was last
-  // silenced
+  // true if the peer has cleared a flag of this side since own_ was last silenced; then own_ may be
+  // readable
   bool may_be_rung_ = false;
 };
 

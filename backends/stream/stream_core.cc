@@ -12,7 +12,7 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// The most bytes of one peer's control messages that may wait for take(). At this bound this rank
+// The maximum bytes of one peer's control messages that wait for take(). At this bound this rank
 // stops reading from the peer.
 constexpr size_t kMaxInboxBytes = 64 << 20;
 constexpr size_t kMostSpareBuffers = 16;
@@ -158,8 +158,8 @@ void StreamCore::take_arrival(Transfer* receive, Arrival* arrival) {
     finish(receive, fits ? Stage::done : Stage::failed);
     return_credit(peer, eager_cost(arrival->bytes));
   } else {
-    // The rest of the message is still to be read. It goes straight to the receive's memory. If the
-    // length is wrong, it is thrown away.
+    // The rest of the message is read straight into the receive's memory. If the message has the
+    // wrong length, its rest is thrown away.
     peer.arrival = nullptr;
     peer.receive = fits ? receive : nullptr;
     peer.inlet.redirect(fits ? receive->target : nullptr);
@@ -285,7 +285,7 @@ std::byte* StreamCore::eager_begins(Peer& peer, const FrameHeader& frame) {
 
 std::byte* StreamCore::data_begins(Peer& peer, const FrameHeader& frame) {
   Transfer* receive = find(frame.ticket);
-  // Without such a receive the data is thrown away: the receive was cancelled after its grant.
+  // If there is no such receive, it was cancelled after its grant. Then the data is thrown away.
   if (!receive || receive->is_send || receive->peer != peer.rank ||
       receive->stage != Stage::granted)
     return nullptr;

@@ -28,7 +28,7 @@ class StreamCore : public Transport, private Inlet::Reader {
  public:
   /// `channels[rank]` is null. `credit` is at least 512 and the same on all ranks. It bounds the
   /// cost of one peer's messages that wait on this rank. A message that costs more than a quarter
-  /// of it is not sent immediately but announced.
+  /// of the credit is announced instead of being sent immediately.
   StreamCore(int rank, std::vector<std::unique_ptr<Channel>> channels,
              std::optional<uint64_t> credit = {});
 
@@ -90,9 +90,9 @@ class StreamCore : public Transport, private Inlet::Reader {
     Arrival* arrival = nullptr;
     std::vector<std::byte> control;
     bool said_goodbye = false;
-    uint64_t eager_held = 0;      // cost of its eager messages that wait on this rank
-    uint32_t announces_held = 0;  // its announcements that wait for a receive
-    size_t inbox_bytes = 0;       // bytes of its control messages that wait for take()
+    uint64_t eager_held = 0;      // cost of the peer's eager messages that wait on this rank
+    uint32_t announces_held = 0;  // the peer's announcements that wait for a receive
+    size_t inbox_bytes = 0;       // bytes of the peer's control messages that wait for take()
   };
   struct ControlMessage {
     int peer = -1;
@@ -101,8 +101,8 @@ class StreamCore : public Transport, private Inlet::Reader {
 
   std::byte* frame_begins(int peer, const FrameHeader& frame) override;
   void frame_ends(int peer, const FrameHeader& frame) override;
-  /// Removes the receive that was posted for the frame's message from the table and returns it, or
-  /// returns null if there is none.
+  /// Returns the receive that was posted for the frame's message, and removes it from the table.
+  /// Returns null if there is none.
   Transfer* take_posted(const Peer& peer, const FrameHeader& frame);
   /// Records the frame's message as an arrival, which waits for its receive.
   Arrival* arrive(const Peer& peer, const FrameHeader& frame);
@@ -143,7 +143,7 @@ class StreamCore : public Transport, private Inlet::Reader {
   MatchTable<Transfer> posted_;
   MatchTable<Arrival> arrivals_;
   size_t vetoes_here_ = 0;  // number of arrivals whose verdict is a veto
-  // receives that got a message with a veto and were not tested yet
+  // receives that got a message with a veto, until test() reports their result
   std::vector<Transfer*> vetoed_;
   TagSet discarded_;
   std::deque<ControlMessage> inbox_;

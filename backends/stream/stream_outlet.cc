@@ -15,7 +15,7 @@ using Stage = Transfer::Stage;
 constexpr size_t kMaxWireFrames = 8;
 constexpr size_t kEnoughWireBytes = 256 << 10;
 
-// The most bytes of control messages that may wait for a peer that does not read.
+// The maximum bytes of control messages that wait for a peer that does not read.
 constexpr size_t kMaxQueuedControlBytes = 256 << 20;
 
 bool is_data(FrameType type) { return type == FrameType::eager || type == FrameType::data; }

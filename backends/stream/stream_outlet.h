@@ -34,7 +34,8 @@ class Outlet {
   void send(Transfer* transfer) { fresh_.push(transfer); }
   /// Queues a protocol message without payload.
   void tell(const FrameHeader& header);
-  /// Queues a control message. Returns false if so many bytes wait that the peer cannot be reading.
+  /// Queues a control message. Returns false if too many bytes wait, because the peer does not
+  /// read.
   bool post(std::span<const std::byte> message);
   /// grant() and refuse() handle the peer's answer to an announced send: the peer wants the
   /// message, or it does not.

@@ -17,7 +17,7 @@ struct Transfer {
     announced,  // send: waits for the peer's grant
     granted,    // send: may write data; receive: waits for the data
     closing,    // send: its last frame is being written
-    posted,     // receive: no message has come for it yet
+    posted,     // receive: no message has arrived for it yet
     filling,    // receive: an eager message is being read into it
     done,
     failed
@@ -68,8 +68,8 @@ struct Arrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  bool announced = false;  // its bytes wait at the sender under `remote`
-  bool complete = false;   // all its bytes are in the buffer
+  bool announced = false;  // the bytes wait at the sender, under ticket `remote`
+  bool complete = false;   // all bytes are in the buffer
   Ticket remote = 0;
   std::byte* buffer = nullptr;
   Arrival* next = nullptr;

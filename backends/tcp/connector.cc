@@ -57,7 +57,7 @@ class Connector {
     const int rank;
     tcp::endpoint endpoint = {};
     std::optional<tcp::socket> socket = {};
-    std::string seen = {};  // why it is not connected yet
+    std::string seen = {};  // why the peer is not connected yet
     Clock::time_point first_refusal = Clock::time_point::max();
     asio::steady_timer retry;
   };

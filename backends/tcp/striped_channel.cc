@@ -87,7 +87,8 @@ size_t StripedChannel::read_parts(std::span<const iovec> parts) {
       auto& lane = *lanes_[reading_.lane];
       size_t bytes = lane.read_parts(slice.parts());
       if (bytes == 0 && got == 0 && failure() != nullptr) {
-        // The first read may have returned without asking the kernel.
+        // The first read may have returned nothing without asking the kernel. So the kernel is
+        // asked now.
         bytes = lane.read_parts(slice.parts());
         if (bytes == 0) throw Error(ErrorCode::peer_lost, *failure());
       }

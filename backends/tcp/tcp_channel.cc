@@ -126,8 +126,8 @@ double TcpChannel::quiet_seconds() {
   const uint64_t taken = written_ - static_cast<uint64_t>(waiting);
   // The peer's kernel acknowledges small messages immediately, even if the peer's process is
   // stopped. So an acknowledgement counts as a sign of life only under two conditions: the peer's
-  // host has taken bytes since the last call, and more bytes are waiting here. The buffers of a
-  // stopped peer fill up, and then its host takes no more bytes.
+  // host has taken bytes since the last call, and this rank still has bytes to send. The buffers of
+  // a stopped peer fill up, and then its host takes no more bytes.
   const bool takes = std::exchange(taken_, taken) != taken && waiting > 0;
   const auto milliseconds = takes ? std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv)
                                   : info.tcpi_last_data_recv;

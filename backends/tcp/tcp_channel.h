@@ -41,8 +41,8 @@ class TcpChannel : public Channel {
   uint64_t written_ = 0;  // bytes written so far
   // bytes of written_ that the peer's host had taken at the last quiet_seconds()
   uint64_t taken_ = 0;
-  // True if the last read or write moved less than it could have. Then the next one does not ask
-  // the kernel.
+  // True if the last read (is_dry_) or write (is_full_) moved less than it could have. Then the
+  // next one returns without asking the kernel.
   bool is_dry_ = false;
   bool is_full_ = false;
 };

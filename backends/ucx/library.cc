@@ -20,8 +20,8 @@ namespace tutti {
 
 namespace {
 
-// Orders the creation and destruction of contexts. UCX then reads its tables and loads its modules,
-// and does not promise that several threads may do that at the same time.
+// Guards the creation and the destruction of contexts. During both, UCX reads its tables and loads
+// its modules. It does not promise that several threads may do that at the same time.
 std::mutex& setup_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -48,8 +48,8 @@ bool is_rdma_device(const std::string& name) {
          ::stat(("/sys/class/infiniband/" + device).c_str(), &status) == 0;
 }
 
-// Returns Context::network_interface as UCX names devices. UCX takes an interface or an RDMA
-// device, but no address.
+// Returns the name by which UCX knows the device of Context::network_interface. UCX takes an
+// interface or an RDMA device, but no address.
 std::string device_name(const Context& context) {
   const auto& wanted = context.network_interface;
   if (is_rdma_device(wanted)) return wanted;
@@ -143,9 +143,9 @@ UcxContext::UcxContext(const Context& context) {
   // Hosts on one machine must not share memory through UCX: a rank could not wake the sleeping
   // thread of a rank on another host. So UCX uses network sockets between them.
   if (are_hosts_on_one_machine(context) && config.get("TLS") == "all") config.set("TLS", "^shm");
-  // Without this setting UCX assumes that shared memory cannot report errors, and silently uses
-  // TCP. (UCX does not know the names POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING here.) If no
-  // shared memory may be used, UCX would report the setting as a mistake.
+  // Without MM_ERROR_HANDLING UCX assumes that shared memory cannot report errors, and silently
+  // uses TCP. (UCX does not know the names POSIX_ERROR_HANDLING and SYSV_ERROR_HANDLING here.) If
+  // no shared memory may be used, UCX would report the setting as a mistake.
   if (uses_shared_memory(config.get("TLS"))) config.set("MM_ERROR_HANDLING", "y");
   if (!context.network_interface.empty()) config.set("NET_DEVICES", device_name(context));
 

@@ -19,13 +19,13 @@ inline constexpr size_t kSlots = 8;
 /// A larger message whose target is in mapped memory is put there in parts of this size. Between
 /// two parts the sender can serve other ranks.
 inline constexpr size_t kPartBytes = 1 << 20;
-/// The most regions of one rank that one peer keeps attached at a time.
+/// The maximum number of regions of one rank that one peer keeps attached at the same time.
 inline constexpr size_t kMostAttached = 1024;
-/// The most announced messages to one peer that may wait for their receive.
+/// The maximum number of announced messages to one peer that wait for their receive.
 inline constexpr uint32_t kMostAnnounced = 4096;
-/// Two bounds on the control messages to one peer. kControlWindow bounds the cost of those that
-/// were sent and not yet taken. kMostQueuedControl bounds the cost of those that wait at the
-/// sender.
+/// Two bounds on the control messages to one peer. kControlWindow bounds the cost of the messages
+/// that were sent and not yet taken. kMostQueuedControl bounds the cost of the messages that wait
+/// at the sender.
 inline constexpr uint64_t kControlWindow = 64 << 20;
 inline constexpr uint64_t kMostQueuedControl = 256 << 20;
 /// The largest buffer of a control message that is kept for reuse.

@@ -154,7 +154,7 @@ void UcxTransport::await_hellos(const Context& context) {
                               "TUTTI_INTERFACE names a network that they share",
                               rank_, format_rank_set(silent)))
           .with_rank(silent.front());
-    // A rank that has failed says so in the store.
+    // A rank that has failed reports it in the store.
     if (Clock::now() >= look) {
       ToldFailure(*context.store, "ucx", rank_, context.size).look();
       look = Clock::now() + std::chrono::milliseconds(200);

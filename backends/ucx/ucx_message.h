@@ -17,12 +17,12 @@ namespace tutti {
 ///   eager       a whole message of moderate size; it costs credit
 ///   rendezvous  a message whose bytes wait at the sender under `ticket`; UCX reports to the sender
 ///               when they are received or refused
-///   announce    a message whose bytes wait at the sender, which can put them into the receiver's
-///               memory. If `region` is not 0, the receiver can also read the bytes at `address` in
-///               that region of the sender. If the region is new to the receiver, its remote key
-///               comes along. If the bytes are lent, the receiver may overwrite them. If they are
-///               already written into memory that the receiver lent, `address` is their address
-///               there.
+///   announce    a message whose bytes wait at the sender. The sender can put them into the
+///               receiver's memory. If `region` is not 0, the receiver can also read the bytes at
+///               `address` in that region of the sender. If the region is new to the receiver, its
+///               remote key comes along. If the bytes are lent, the receiver may overwrite them. If
+///               they are already written into memory that the receiver lent, `address` is their
+///               address there.
 ///   place       allows the sender to put `length` more bytes of the announced message `ticket` at
 ///               `address` in the receiver's region `key`. If the region is new to the sender, its
 ///               remote key comes along. `tag` is the receiver's ticket.
@@ -35,8 +35,8 @@ namespace tutti {
 ///   credit      returns credit: the receiver no longer holds eager messages that cost `length` and
 ///               control messages that cost `ticket`
 ///   control     a control message
-///   hello       the first message to a peer: the sender's sign is at `address` in its region
-///               `key`, whose remote key comes along
+///   hello       the first message to a peer: the sender's UcxSign for the peer is at `address` in
+///               the sender's region `key`, whose remote key comes along
 ///   attached    the answer to hello: the region is attached, or it never will be
 ///   goodbye     the sender leaves on purpose; all its messages precede this one
 ///   farewell    the answer to goodbye: everything has arrived
@@ -64,8 +64,8 @@ enum class UcxMessageType : uint32_t {
 
 enum class UcxLoan : uint32_t { none, lent, written };
 
-/// The header of a message. It is sent as it is in memory: the ranks of a communicator run the same
-/// build on machines of one kind, which UCX requires too.
+/// The header of a message. It is sent without conversion, because the ranks of a communicator run
+/// the same build on machines of one kind. UCX requires this too.
 struct UcxHeader {
   UcxMessageType type = UcxMessageType::gone;
   uint32_t from = 0;
@@ -92,7 +92,7 @@ struct UcxSign {
   std::atomic<uint32_t> writes{0};
 };
 
-/// The most parts of one message that may be put at the same time.
+/// The maximum number of parts of one message that are put at the same time.
 inline constexpr size_t kMostParts = 4;
 
 /// An isend or irecv of the user, from that call until test() releases it.
@@ -100,8 +100,8 @@ struct UcxTransfer {
   enum class Stage : uint8_t {
     unused,
     queued,   // send: waits for its turn
-    running,  // UCX, or a peer, uses its memory
-    posted,   // receive: no message has come for it yet
+    running,  // UCX, or a peer, uses the transfer's memory
+    posted,   // receive: no message has arrived for it yet
     lent,     // receive: the user reads the bytes in the sender's memory
     done,
     failed
@@ -116,14 +116,14 @@ struct UcxTransfer {
   uint32_t generation = 0;
   Stage stage = Stage::unused;
   bool is_send = false;
-  bool is_rendezvous = false;  // the bytes wait at the sender
-  bool is_put = false;         // the sender puts the bytes
-  bool is_starved = false;     // receive: waits for a slot
-  bool doomed = false;         // it will fail, whatever UCX reports
-  bool awaits_answer = false;  // send: the peer has not answered the withdraw yet
-  bool is_sent = false;        // UCX is done with the memory, but an answer is awaited
-  bool is_lent = false;        // receive: this rank may overwrite the viewed memory
-  bool writes = false;         // receive: this rank writes to the viewed memory
+  bool is_rendezvous = false;  // true if the bytes wait at the sender
+  bool is_put = false;         // true if the sender puts the bytes
+  bool is_starved = false;     // receive: true if it waits for a slot
+  bool doomed = false;         // true if the transfer will fail, whatever UCX reports
+  bool awaits_answer = false;  // send: true while the peer has not answered the withdraw
+  bool is_sent = false;        // true if UCX is done with the memory, but an answer is awaited
+  bool is_lent = false;        // receive: true if this rank may overwrite the viewed memory
+  bool writes = false;         // receive: true while this rank writes to the viewed memory
   int peer = -1;
   uint64_t tag = 0;
   uint32_t key = 0;
@@ -156,11 +156,11 @@ struct UcxArrival {
   uint32_t key = 0;
   uint32_t verdict = 0;
   size_t bytes = 0;
-  uint64_t ticket = 0;  // 0: a receive has taken the message over
+  uint64_t ticket = 0;  // 0 if a receive has taken the message over
   UcxHeader header;     // the announcement of a message that waits at the sender
   bool is_rendezvous = false;
   bool is_put = false;
-  void* descriptor = nullptr;   // of a rendezvous, until it is received
+  void* descriptor = nullptr;   // UCX's descriptor of a rendezvous, until it is received
   std::byte* buffer = nullptr;  // the bytes of an eager message
   UcxArrival* next = nullptr;
   UcxArrival* before = nullptr;
@@ -172,7 +172,7 @@ struct UcxNote {
   int peer = -1;
   UcxHeader header;
   std::vector<std::byte> bytes;
-  UcxTransfer* put = nullptr;  // for `landed`: the send to which it belongs
+  UcxTransfer* put = nullptr;  // for `landed`: the send whose bytes have landed
   class UcxTransport* owner = nullptr;
   UcxNote* next = nullptr;
   UcxNote* before = nullptr;

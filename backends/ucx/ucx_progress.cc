@@ -33,8 +33,8 @@ bool UcxTransport::progress() {
     moved = true;
   }
   moved_ |= moved;
-  // A spinning thread checks for ended processes only now and then. A thread that slept checks,
-  // because the end of a process may have woken it.
+  // A spinning thread checks for ended processes only now and then. A thread that has slept checks
+  // immediately, because the end of a process may have woken it.
   constexpr uint32_t kOften = 256;
   if (!moved && (std::exchange(slept_, false) || ++idle_rounds_ % kOften == 0))
     moved = look_for_deaths();
@@ -44,8 +44,8 @@ bool UcxTransport::progress() {
 bool UcxTransport::arm() {
   if (!aborted_ && abort_asked_.load(std::memory_order_acquire)) return false;
   if (is_frozen_) return true;
-  // While UCX closes endpoints, only progress goes on with it and nothing wakes a sleeper. So the
-  // thread must not sleep.
+  // UCX closes endpoints only inside progress(), and nothing wakes a sleeping thread for that. So
+  // the thread must not sleep while endpoints are being closed.
   if (has_ends_ || closing_ > 0 || !through_.empty()) return false;
   slept_ = lingers() || ucp_worker_arm(worker_.get()) == UCS_OK;
   return slept_;
@@ -54,8 +54,8 @@ bool UcxTransport::arm() {
 // Returns whether the thread sleeps without arming UCX. Arming costs more than a small operation,
 // both on this rank and on its peers, which must then wake this rank's thread. Between two
 // operations no incoming message is urgent. So a timer wakes the thread after a while, and UCX is
-// armed only if nothing moved in that time. A running timer is not set again, because that costs as
-// much.
+// armed only if nothing moved in that time. A running timer is not set again, because setting a
+// timer also costs as much as a small operation.
 bool UcxTransport::lingers() {
   constexpr auto kWhile = std::chrono::microseconds(500);
   constexpr auto kTalk = std::chrono::milliseconds(10);
@@ -220,8 +220,8 @@ void UcxTransport::withdraw_came(Peer& peer, const UcxHeader& message) {
     if (is_it) found = &arrival;
     return is_it;
   });
-  // The answer is sent before UCX reports the end of the message to the sender. Either order would
-  // do.
+  // The answer is sent before forget_arrival(), after which UCX reports the end of the message to
+  // the sender. The opposite order would work too.
   tell(peer, {.type = Type::withdrawn, .length = found != nullptr, .ticket = message.ticket});
   if (found) forget_arrival(found);
 }
@@ -291,7 +291,7 @@ void UcxTransport::lose(Peer& peer, const std::string& detail) {
 }
 
 // Fails everything that is pending with one peer. If UCX still uses memory of the user, the
-// endpoint is closed before that memory is given back.
+// endpoint is closed before the user gets that memory back.
 void UcxTransport::fail_all(Peer& peer) {
   while (UcxTransfer* send = peer.sends.pop()) send->stage = Stage::failed;
   while (UcxNote* note = peer.controls.pop()) notes_.give_back(note);
@@ -329,8 +329,8 @@ void UcxTransport::handle_abort() {
   }
   // When this returns, the caller of abort() takes its memory back. So UCX, and the peers that put
   // into that memory, must be done with it. The wait has a deadline, because a peer may not
-  // respond. UCX 1.13 cannot cancel a rendezvous that it has begun to receive. In that case UCX is
-  // never progressed again.
+  // respond. UCX 1.13 cannot cancel a rendezvous that it has begun to receive. If UCX still uses
+  // memory at the deadline, it is never progressed again.
   const auto uses_memory = [](const auto& peer) { return peer && peer->transfers > 0; };
   const auto in_use = [&] { return std::any_of(peers_.begin(), peers_.end(), uses_memory); };
   const auto is_written = [](const auto& peer) {

@@ -30,8 +30,9 @@ uint64_t address_of(const std::byte* data) { return reinterpret_cast<uintptr_t>(
 
 // --- regions ------------------------------------------------------------------------------------
 
-// Allocates the signs, one per peer, and the slots behind them. A peer's sign tells the peer when
-// it must not put any more and when what it reads in this rank's memory is not valid.
+// Allocates one UcxSign per peer, and the slots behind the signs. The sign for a peer shows the
+// peer when it must stop putting. It also shows when the bytes that the peer reads in this rank's
+// memory have become invalid.
 void UcxTransport::make_slots(int peers) {
   const auto signs = static_cast<size_t>(peers) * sizeof(UcxSign);
   const size_t before = (signs + Region::kAlignment - 1) / Region::kAlignment * Region::kAlignment;
@@ -51,7 +52,8 @@ void UcxTransport::give_up_all() {
   for (int peer = 0; peer < size(); ++peer) sign_for(peer).has_given_up.store(true);
 }
 
-// Sends the first message to a peer. It says whether the peer can put into this rank's memory.
+// Sends the first message to a peer. The message says whether the peer can put into this rank's
+// memory.
 void UcxTransport::offer_memory(Peer& peer) {
   const auto key = slots_region_ == 0 ? std::string() : memory_->key(slots_region_);
   if (!key.empty()) peer.told.insert(slots_region_);
@@ -289,8 +291,8 @@ void UcxTransport::end_put_send(UcxTransfer* send, bool is_good) {
   flush_sends(peer);
 }
 
-// Fails a message that is put, because the peer is gone or everything is given up. If an open peer
-// may still put parts of it, the receive ends only after them.
+// Fails a message whose bytes the sender puts, because the peer is gone or everything is given up.
+// If an open peer may still put parts of the message, the receive ends only after those parts.
 void UcxTransport::fail_put(Peer& peer, UcxTransfer& transfer) {
   transfer.doomed = true;
   transfer.awaits_answer = false;

@@ -70,29 +70,29 @@ class UcxTransport final : public Transport {
     ucp_ep_h endpoint = nullptr;
     // readable when the peer's process has ended; empty if it cannot be watched
     Descriptor process;
-    bool open = true;  // false: it gets no more messages, and none of its own are accepted
+    bool open = true;  // false: no more messages are sent to the peer or accepted from it
     bool said_hello = false;
-    bool was_offered = false;   // this rank has offered it the slots
-    bool has_attached = false;  // its answer to the offer has come
+    bool was_offered = false;   // this rank has offered its slots to the peer
+    bool has_attached = false;  // the peer has answered the offer
     bool said_goodbye = false;
     bool said_farewell = false;
-    bool closes = false;             // its endpoint closes once the notes to it are sent
+    bool closes = false;             // the endpoint closes once the notes to the peer are sent
     std::string broken;              // the failure that UCX reported, for settle_ends()
     uint32_t transfers = 0;          // number of transfers that UCX works on
     uint32_t notes = 0;              // number of notes that UCX works on
-    uint64_t credit = 0;             // left for eager messages to it
-    uint64_t held = 0;               // cost of its eager messages that wait on this rank
-    uint64_t owed = 0;               // credit that this rank must return to it
-    uint64_t control_in_flight = 0;  // cost of sent control messages that it has not taken
+    uint64_t credit = 0;             // credit left for eager messages to the peer
+    uint64_t held = 0;               // cost of the peer's eager messages that wait on this rank
+    uint64_t owed = 0;               // credit that this rank must return to the peer
+    uint64_t control_in_flight = 0;  // cost of sent control messages that the peer has not taken
     uint64_t control_queued = 0;
     uint64_t control_owed = 0;
-    uint32_t announced = 0;  // number of messages to it whose bytes wait here
+    uint32_t announced = 0;  // number of messages to the peer whose bytes wait on this rank
     /// The peer's sign for this rank, mapped into this process. Null if this rank cannot address
     /// the peer's memory; then the peer gets no puts.
     const UcxSign* sign = nullptr;
     std::map<uint32_t, ucp_rkey_h> keys;  // by region id: the peer's regions
     std::vector<ucp_rkey_h> old_keys;     // keys of regions that are gone but may still be viewed
-    uint32_t views = 0;                   // number of views of its memory that are in use
+    uint32_t views = 0;                   // number of views of the peer's memory that are in use
     std::set<uint32_t> told;              // ids of this rank's regions whose keys the peer has
     NodeQueue<UcxTransfer> sends;         // sends that wait for their turn
     NodeQueue<UcxNote> controls;          // control messages that wait for their turn
@@ -102,7 +102,7 @@ class UcxTransport final : public Transport {
     std::vector<std::byte> bytes;
   };
 
-  // ucx_connect.cc: how it starts and ends.
+  // ucx_connect.cc: the start and the end of the transport.
   void meet(const Context& context);
   void watch_process(Peer& peer, const std::string& place);
   void open_endpoint(Peer& peer);
@@ -198,7 +198,7 @@ class UcxTransport final : public Transport {
   uint32_t open_transfers_ = 0;
   bool has_ends_ = false;  // there is work for settle_ends()
   uint32_t idle_rounds_ = 0;
-  // until then, messages may precede the closing of an endpoint
+  // deadline after which endpoints are closed even if notes to their peers are not sent yet
   Deadline last_word_ = Deadline::never();
   uint32_t closing_ = 0;  // number of endpoints that are being closed
 

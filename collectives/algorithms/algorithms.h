@@ -3,8 +3,8 @@
 #include "tutti/collectives/schedule.h"
 
 /// One function per algorithm, each in a file of the same name. The folder `moving` has the
-/// algorithms that only move elements, `reducing` those that reduce. collectives/schedule.cc lists
-/// all algorithms.
+/// algorithms that only move elements, and `reducing` has the algorithms that reduce.
+/// collectives/schedule.cc lists all algorithms.
 namespace tutti {
 
 Schedule ring_allreduce(const Problem& problem);

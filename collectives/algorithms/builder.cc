@@ -75,7 +75,7 @@ Schedule copy_through(const Problem& problem) {
 }
 
 HostMap::HostMap(const Problem& problem) {
-  std::vector<int> numbers;  // the problem's host numbers, by first appearance
+  std::vector<int> numbers;  // the problem's host numbers, in order of first appearance
   for (int rank = 0; rank < problem.size; ++rank) {
     const int number = problem.hosts.empty() ? 0 : problem.hosts[static_cast<size_t>(rank)];
     auto found = std::find(numbers.begin(), numbers.end(), number);

@@ -22,8 +22,8 @@ std::vector<Range> cut(Range range, int parts);
 std::vector<Range> consecutive(std::span<const int64_t> counts);
 int64_t longest(std::span<const Range> ranges);
 
-/// Operands of a reduction of two operands, one of which is in scratch at `begin`. It is the left
-/// operand with left_from(), and the right one with right_from().
+/// Return the operands of a reduction of two operands. One operand is in scratch at `begin`: the
+/// left one for left_from(), the right one for right_from().
 constexpr Operands left_from(int64_t begin) { return {2, 1, begin, 0}; }
 constexpr Operands right_from(int64_t begin) { return {2, 0, begin, 0}; }
 

@@ -7,8 +7,8 @@
 namespace tutti {
 
 /// Lets algorithms for 2^k ranks (the core) run on any number of ranks. Before the core's rounds,
-/// each rank from 2^k on sends its data to a partner below 2^k. After the core's rounds it receives
-/// the result from that partner.
+/// each rank from 2^k on sends its data to a partner below 2^k. After the core's rounds the partner
+/// sends the result back.
 class Fold {
  public:
   explicit Fold(const Problem& problem)

@@ -21,24 +21,25 @@ struct Group {
     return static_cast<size_t>((place % size() + size()) % size());
   }
 };
-/// For scaled sums, returns the power of two that keeps a sum of `operands` f16 numbers in range;
-/// otherwise 1. Division by it is exact except for small numbers, which lose no more than they
-/// would in the mean.
+/// For Sums::scaled, returns the power of two that keeps a sum of `operands` f16 numbers in range;
+/// otherwise 1. Dividing by it is exact except for very small numbers. The bits that these lose
+/// would not be in the mean either.
 int divisor_of(Sums sums, int operands);
 /// Returns the group of all ranks in order.
 Group everyone(const Problem& problem);
 
-/// Every member sends ranges[j] of `from` to member j, the owner, which reduces them in the group's
-/// order (its own operand included) into output at `target`. If there are fewer ranges than
-/// members, the remaining members own nothing. Results are divided by `divisor`. Takes one round.
+/// Every member sends ranges[j] of slot `from` to member j, the owner of the range. The owner
+/// reduces all members' operands, its own included, in the group's order into output at `target`.
+/// The result is divided by `divisor`. If there are fewer ranges than members, the remaining
+/// members own nothing. Takes one round.
 void direct_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> ranges,
                            Slot from, int64_t target, int divisor = 1);
 /// Member j, the owner of output[ranges[j]], sends it to all others. Takes one round.
 void direct_allgather(Builder& builder, const Group& group, std::span<const Range> ranges);
 
-/// Reduces around the ring: at the end member i has chunks[i], reduced over all members' `from`, in
-/// output at `target`. Only the last round writes to the output. Partial sums alternate between two
-/// buffers, of which one is sent while the other receives. There is one chunk per member. Takes
+/// Reduces around the ring. At the end member i has chunks[i], reduced over all members' slot
+/// `from`, in output at `target`. There is one chunk per member. Only the last round writes to the
+/// output. Partial sums alternate between two buffers: one is sent while the other receives. Takes
 /// size - 1 rounds.
 void ring_reduce_scatter(Builder& builder, const Group& group, std::span<const Range> chunks,
                          Slot from, int64_t target);

@@ -6,9 +6,10 @@ namespace tutti {
 // Two levels. The data is split into m rails, where m is the smallest number of ranks on any host.
 // Each host reduces rail i to its member i. The members i of all hosts then run a ring over rail i.
 // Finally each host gathers the rails. With h hosts, each host sends 2(h-1)/h of the data to other
-// hosts, however many ranks each host has. Scaled sums do not use a ring, because a ring would need
-// another divisor in each round. Instead each host's member i reduces one chunk of rail i from all
-// hosts.
+// hosts, however many ranks each host has.
+//
+// Sums::scaled do not use a ring, because a ring would need another divisor in each round. Instead
+// each host's member i reduces one chunk of rail i from all hosts.
 Schedule hierarchical_allreduce(const Problem& problem) {
   Builder builder;
   const HostMap hosts(problem);
