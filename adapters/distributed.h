@@ -113,7 +113,8 @@ class Distributed {
   Distributed& operator=(const Distributed&) = delete;
 
   /// Announces that a parameter's gradient is final for this backward pass. In the last pass before
-  /// a step this starts its reduction. Optimizers that announce gradients call it themselves.
+  /// a step this starts the gradient's reduction. Optimizers that announce gradients call it
+  /// themselves.
   void gradient_ready(std::string_view name) {
     const auto found = index_.find(name);
     if (found == index_.end())
@@ -201,8 +202,9 @@ class Distributed {
 
   /// Returns everything to save with a CheckpointFolder, or to load into, between two steps:
   /// "parameter.NAME", "optimizer.STATE" and the tensors of exchange_state(). Tensors that the
-  /// policy lets differ between ranks are Held::own. If as many ranks load them, training continues
-  /// bit for bit; otherwise each rank begins with the mean of all. Waits for operations under way.
+  /// policy lets differ between ranks are Held::own. If the same number of ranks loads them,
+  /// training continues bit for bit; otherwise each rank begins with the mean of all. Waits for
+  /// operations under way.
   std::vector<PlacedTensor> placed_state() {
     std::vector<PlacedTensor> all;
     const auto add = [&](const std::string& name, const TensorView& tensor, bool may_differ) {
@@ -222,7 +224,7 @@ class Distributed {
   }
 
   /// Returns the tensors that the exchange itself keeps from step to step. They are equal on all
-  /// ranks after a round, when no operation is under way.
+  /// ranks after an exchange, when no operation is under way.
   std::vector<ExchangeState> exchange_state() const {
     auto all = rounds_ ? rounds_->state() : std::vector<ExchangeState>();
     if (noise_) all.push_back({"exchange.noise", noise_->state()});

@@ -194,8 +194,8 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
   const auto [begin, end, order] = elements;
   const int64_t step = 4 * width;
   int64_t i = begin;
-  // The order matters only to loops of fixed size; all others are too slow for it to make a
-  // difference.
+  // The direction affects speed only in loops of fixed size. All other loops are too slow for it to
+  // make a difference.
   if (!std::is_same_v<From, Inputs> && order == Order::descending) {
     const int64_t middle = begin + (end - begin) / step * step;
     for (i = middle - step; i >= begin; i -= step)

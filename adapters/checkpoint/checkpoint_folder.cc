@@ -35,7 +35,7 @@ constexpr std::string_view kReplacedSuffix = ".replaced";
 
 std::string file_of_rank(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
-// Returns the line about a tensor that ranks compare.
+// Returns a line that describes a tensor. The ranks compare these lines.
 std::string described(const PlacedTensor& tensor) {
   const auto& placement = tensor.placement;
   return fmt::format("\"{}\" {}{}{}", tensor.name, to_string(tensor.here.dtype()),
@@ -107,8 +107,8 @@ struct CheckpointFolder::Saving {
   std::exception_ptr refused;  // the reason why this rank has no plan
 };
 
-// Rank 0's draft of a checkpoint while it is written. The destructor removes the draft, unless it
-// was renamed.
+// A draft is a checkpoint's folder while it is written under a temporary name. Only rank 0 has this
+// object. The destructor removes the draft, unless it was renamed.
 struct CheckpointFolder::Draft {
   explicit Draft(const std::string& folder, int64_t step)
       : lock(folder),
@@ -146,8 +146,8 @@ std::string CheckpointFolder::place_of(int64_t step) const {
 }
 
 // Returns the name to which an old checkpoint is renamed before it is removed. The name has the
-// suffix of drafts, so the next save cleans it up. It is unused, because each save first removes
-// all drafts.
+// suffix of drafts (temporary folders), so the next save cleans it up. It is unused, because each
+// save first removes all drafts.
 std::string CheckpointFolder::old_place_of(int64_t step) const {
   return fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, step, kDraftSuffix);
 }
@@ -214,7 +214,7 @@ std::string CheckpointFolder::plan_of(int64_t step, const std::vector<PlacedTens
   return list;
 }
 
-// Sends nothing to other ranks. If a rank cannot save, write() makes that known to all of them.
+// Sends nothing to other ranks. If a rank cannot save, write() reports that to all of them.
 CheckpointFolder::Saving CheckpointFolder::prepare(
     int64_t step, const std::vector<PlacedTensor>& tensors,
     const std::map<std::string, std::string>& words) {

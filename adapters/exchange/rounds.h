@@ -26,7 +26,7 @@ class Rounds {
  public:
   /// `values` must already be equal on all ranks. They must be f32 or f64 in host memory; otherwise
   /// this throws Error(invalid_argument). `momenta` are the inner optimizer's state. Only the wire
-  /// of `reduce` is used, for changes.
+  /// dtype of `reduce` is used, and only for changes.
   Rounds(Communicator& comm, const ExchangePolicy& policy, const ReduceOptions& reduce,
          std::vector<NamedTensor> values, std::vector<NamedTensor> momenta);
   /// Waits for the operations under way.
@@ -47,11 +47,11 @@ class Rounds {
   /// Waits until the fragment under way has arrived. Its result is used only in the step for which
   /// it is due. From the arrival until the next step, state() is complete. This call is local.
   void arrive();
-  /// Returns the state that all ranks share, equal on all of them. "exchange.steps", i64[2], has
-  /// the number of inner steps taken and the index of the fragment under way (-1: none). If the
-  /// policy needs them, there are "exchange.shared.<parameter>" and
-  /// "exchange.momentum.<parameter>". If fragments are sent early, there are
-  /// "exchange.sent.<parameter>" and "exchange.rates", f64[2], of the fragment under way.
+  /// Returns the state that is equal on all ranks. "exchange.steps", i64[2], has the number of
+  /// inner steps taken and the index of the fragment under way (-1: none). If the policy needs
+  /// them, there are "exchange.shared.<parameter>" and "exchange.momentum.<parameter>". If
+  /// fragments are sent early, there are "exchange.sent.<parameter>" and "exchange.rates", f64[2],
+  /// of the fragment under way.
   const std::vector<ExchangeState>& state() const { return state_; }
 
  private:
@@ -84,7 +84,7 @@ class Rounds {
   std::vector<NamedTensor> momenta_;
   std::vector<Work> works_;  // operations of the fragment under way
   Tensor rates_;             // f64[2]: the highest learning rate of all ranks, and minus the lowest
-  std::vector<size_t> fragment_begins_;  // into parts_, one more than there are fragments
+  std::vector<size_t> fragment_begins_;  // indices into parts_; one more than there are fragments
   Tensor steps_;                         // inner steps taken and the fragment under way, i64
   std::vector<ExchangeState> state_;
 };

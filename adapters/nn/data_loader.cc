@@ -123,7 +123,8 @@ void DataLoader::restore(const LoaderPosition& position) {
   ahead_.reset();
   position_ = position;
   position_.order = kSampleOrder;
-  // A step that is too large to multiply is past the end as well.
+  // Any step beyond the number of images is past the end of the epoch. The limit keeps the product
+  // from overflowing.
   if (position.consumed < 0)
     position_.consumed = std::min(position.step, dataset_.count()) * options_.batch * options_.size;
 }

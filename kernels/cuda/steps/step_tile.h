@@ -21,7 +21,8 @@ struct StepTensor {
   bool is_adapted;  // true if layer_step_tile.h adapts the parameter's rate
 };
 
-/// The elements of one block: their parameter, and the first of them within the parameter.
+/// The elements of one block: the index of their parameter, and the first element's index within
+/// it.
 struct StepTile {
   int64_t begin;
   int32_t tensor;
@@ -36,7 +37,7 @@ struct StepTable {
 };
 
 /// The numbers of a step. They are in the device's memory, so that every step can use the same
-/// launches, or the same graph of launches.
+/// launches or the same captured graph.
 struct StepControl {
   // Set by the host.
   StepFactors factors = {};
@@ -84,8 +85,8 @@ TUTTI_DEVICE void sum_phase(int thread, int phase, double* shared) {
   if (thread < half) shared[thread] += shared[thread + half];
 }
 
-/// Sums the squares of a tile's gradients in f64, in kSumPhases phases and one that stores the sum.
-/// `shared` holds kThreads numbers of the block.
+/// Sums the squares of a tile's gradients in f64. The first kSumPhases phases add, and one more
+/// phase stores the sum. `shared` holds kThreads numbers of the block.
 TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread, int phase,
                                double* shared) {
   if (phase == kSumPhases) {
@@ -106,8 +107,8 @@ TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread,
   shared[thread] = sum;
 }
 
-/// Computes the norm of all gradients from the tiles' sums. From the norm follows the multiplier,
-/// or that the step is skipped. One block runs this.
+/// Computes the norm of all gradients from the tiles' sums. Then it sets the multiplier, or marks
+/// the step as skipped if the norm is not finite. One block runs this.
 TUTTI_DEVICE void settle_tile(const StepTable& table, StepControl& control, int thread, int phase,
                               double* shared) {
   if (phase == 0) {

@@ -181,8 +181,8 @@ class GpuLayerKernels final : public LayerKernels {
     launch(ColumnSums<T>{rows, columns, parts, output_gradient, input, statistics, sums}, stream);
     launch(ColumnTotals{{columns}, parts, sums, products, totals}, stream);
   }
-  /// Computes the moments of batch norm: those of an input or, if an output gradient is given,
-  /// those of that gradient.
+  /// Computes the moments of batch norm: from an input or, if an output gradient is given, from
+  /// that gradient.
   template <class T>
   void sum_channels(const Channels& shape, const T* input, const T* output_gradient,
                     const float* mean, const float* inverse_deviation, double* moments,
@@ -194,8 +194,9 @@ class GpuLayerKernels final : public LayerKernels {
     launch(BatchNormMoments{{shape.channels}, shape, parts, sums, inverse_deviation, moments},
            stream);
   }
-  /// Returns the number of parts into which the work of each of `others` blocks is split. The whole
-  /// GPU is then busy, and each part has at least `least` of `count`.
+  /// Returns into how many parts each block's work is split, so that the whole GPU is busy.
+  /// `others` is the number of blocks without the split. Each part has at least `least` of the
+  /// `count` elements of a block's work.
   static int64_t parts_for(int64_t count, int64_t least, int64_t others) {
     constexpr int64_t kWanted = 2048;  // blocks
     const int64_t most = std::max<int64_t>(kWanted / std::max<int64_t>(others, 1), 1);

@@ -1,6 +1,5 @@
 // Attention of CpuLayerKernels. oneDNN computes the products one block of queries at a time, so
-// that scores need only kBlock * length numbers, and keys that no query of a block sees are
-// skipped.
+// that scores need only kBlock * length numbers. Keys that no query of a block sees are skipped.
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // This file is compiled once per instruction set by foreach_target.h. Most loops are plain, and the
-// compiler vectorises them for each set. Exponentials are Highway's.
+// compiler vectorises them for each instruction set. Exponentials are Highway's.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/layers/cpu/row_loops.cc"
