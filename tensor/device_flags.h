@@ -61,7 +61,7 @@ struct DeviceFlags {
   size_t board_bytes() const {
     const auto size = static_cast<int64_t>(inputs.size());
     size_t bytes = kWordBytes;
-    if (variant == FlagVariant::packets)  // for two rounds, since a peer may be one round ahead
+    if (variant == FlagVariant::packets)  // for two launches, since a peer may be one ahead
       bytes += static_cast<size_t>(2 * blocks * size * ((flag_part(count, blocks) + 1) / 2) * 16);
     return bytes;
   }

@@ -63,7 +63,8 @@ class ShardedAdam {
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
   };
-  // The system zeroes this memory where it is touched, which is only this rank's share.
+  // The system provides zeroed memory page by page as it is touched, and this rank touches only its
+  // share.
   using Moments = std::unique_ptr<float[], Free>;
 
   float* moments_of(const Moments& moments, const std::string& name) const;

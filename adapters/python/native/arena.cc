@@ -17,7 +17,7 @@ struct ArenaHandle {
   // The following members need the GIL.
   bool step_is_open = false;
   bool listens = true;         // false: hooks do nothing
-  std::vector<bool> has_come;  // announced by hooks, in this step
+  std::vector<bool> has_come;  // true: a hook announced the array in this step
   size_t come = 0;             // number of announced arrays
 };
 using SharedArena = std::shared_ptr<ArenaHandle>;
@@ -92,7 +92,8 @@ struct HookObject {
 
 HookObject* hook_of(PyObject* self) { return reinterpret_cast<HookObject*>(self); }
 
-// Autograd adds to a tensor that is the array, unless it has put another tensor into `grad`.
+// Runs when autograd has added to a parameter's gradient. Usually that gradient is the array
+// itself. If autograd has put another tensor into `grad`, this calls elsewhere().
 PyObject* call_hook(PyObject* self, PyObject*, PyObject*) {
   auto* hook = hook_of(self);
   const SharedArena shared = *hook->shared;

@@ -68,7 +68,7 @@ int get(void* context, const char* key, tutti_value_t value) {
 
 int compare_set(void* context, const char* key, const void* expected, size_t expected_size,
                 const void* desired, size_t desired_size, tutti_value_t value) {
-  // The format "z#" takes a null pointer, but would give the method a str.
+  // The format "z#" accepts a null pointer, but it would pass a str to the method.
   if (expected == nullptr)
     return call(context, "compare_set", key, to_value(value, false), "OOy#", Py_None,
                 static_cast<const char*>(desired), static_cast<Py_ssize_t>(desired_size));

@@ -29,9 +29,9 @@ void let_go(WorkObject* self) { const auto given = std::exchange(self->body->giv
 /// Waits for the operation. Returns false with an exception set, which may be the operation's own.
 bool wait(WorkObject* self, double seconds) {
   const auto is_done = [self] { return tutti_work_done(self->work) != 0; };
-  // Whether the Work was done when the slice began. If it ends only during the slice, TUTTI_TIMEOUT
-  // may come from the slice. The next call then returns TUTTI_TIMEOUT only if that is the Work's
-  // own error.
+  // True if the Work was done when the current slice of the wait began. If it ends only during the
+  // slice, TUTTI_TIMEOUT may come from the slice. The next call then returns TUTTI_TIMEOUT only if
+  // that is the Work's own error.
   bool was_done = is_done();
   const auto wait_for = [&](double slice) {
     was_done = is_done();

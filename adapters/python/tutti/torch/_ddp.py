@@ -1,5 +1,5 @@
-"""Tutti's own DistributedDataParallel. Gradients are in an arena; there are no buckets, and they
-may become ready in any order."""
+"""Tutti's own DistributedDataParallel. Gradients are in an arena, one block of the library's
+memory. There are no buckets, and gradients may become ready in any order."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class PointToPoint:
         self._sends: dict[tuple[int, int], _Line] = {}  # keyed by target rank and tag
         self._receives: dict[int, _Line] = {}  # keyed by tag
         self._most_lines = _MOST_LINES
-        self._messages = threading.RLock()  # guards both, and the contents of all lines
+        self._messages = threading.RLock()  # guards both dicts, and the contents of all lines
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = single("send", tensors)

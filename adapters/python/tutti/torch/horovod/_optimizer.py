@@ -102,7 +102,7 @@ class _Distributed(_Wrapped):
         self._trained: list[Any] = []
         self._begun: dict[Any, _Begun] = {}  # keys are parameters or groups
         self._ready: set[Any] = set()
-        self._sparse: dict[Any, int] = {}  # the number of sparse dimensions of each
+        self._sparse: dict[Any, int] = {}  # number of sparse dimensions, keyed by parameter
         self._made: list[Any] = []  # frozen parameters whose gradient synchronize() made, as zeros
                                     # to send
         self._is_synchronized = False
