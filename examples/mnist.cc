@@ -24,8 +24,8 @@ namespace {
 
 struct Settings {
   int epochs = 6;
-  int batch = 64;             // per step, on all ranks together
-  std::string optimizer;      // of the ranks' own steps; empty: the method's default
+  int batch = 64;             // images per step, on all ranks together
+  std::string optimizer;      // name of the ranks' own optimizer; empty: the method's default
   double learning_rate = -1;  // below 0: the optimizer's default
   double momentum = -1;       // below 0: the method's default
   unsigned seed = 1;

@@ -122,7 +122,7 @@ std::string Ring::congestion() const {
   return name;
 }
 
-// One system call, if there is something to do.
+// Makes one system call if bytes are left. Returns whether any bytes were moved.
 bool Ring::advance(int descriptor, int64_t& left, bool sends) {
   if (left == 0) return false;
   const auto length = static_cast<size_t>(std::min<int64_t>(left, kPiece));

@@ -1,5 +1,6 @@
-// Allreduce over tcp beside plain sockets with a ring's pattern, in the same processes: every rank
-// sends 2(n-1)/n of the bytes to its right and receives as many from its left.
+// Compares an allreduce over tcp with plain sockets in the same processes. The sockets have the
+// traffic of a ring: every rank sends 2(n-1)/n of the bytes to the right and receives the same
+// number from the left.
 
 #include "benchmarks/common/pairs.h"
 #include "benchmarks/common/program.h"

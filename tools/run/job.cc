@@ -361,7 +361,7 @@ void Job::report() {
               : fmt::format("rank {} (host {}) could not be run: {}", rank.number(), rank.host(),
                             rank.failure());
   if (deaths_->failures() > 1) text += fmt::format(", the first of {}", deaths_->failures());
-  // The failed rank may have missed one of the ranks that ended before.
+  // The rank may have failed because a rank that it needed had already ended.
   if (const auto before = deaths_->ended_before_failure(); !before.empty())
     text += fmt::format(", after {} had ended with code 0", format_rank_set(before));
   const auto lines = rank.last_lines().lines();

@@ -144,8 +144,8 @@ class Service {
     send(FrameKind::taken, "");
   }
 
-  // SIGHUP is skipped, because it may mean that ssh hung up. Then the input ends, and the rank is
-  // killed first.
+  // SIGHUP is not passed on, because it may only mean that ssh hung up. Then the input ends, which
+  // kills the rank.
   void take_orders() {
     while (const auto number = keeper_.next_order())
       if (*number != SIGHUP) signal(*number);

@@ -255,7 +255,7 @@ class _Reducer:
                 tensor.copy_(whole)
 
     def _move(self, index: int) -> None:
-        """Copies a gradient that autograd has put into other memory into the arena."""
+        """Copies a gradient into the arena if autograd has put it into other memory."""
         name, parameter = self._named[index]
         gradient, view = parameter.grad, self._views[index]
         assert gradient is not None
