@@ -260,8 +260,8 @@ class Distributed {
     optimizer_.step();
   }
 
-  auto parameters() { return optimizer_.parameters(); }  // the wrapped optimizer's
-  O& optimizer() { return optimizer_; }                  // the wrapped one
+  auto parameters() { return optimizer_.parameters(); }  // parameters of the wrapped optimizer
+  O& optimizer() { return optimizer_; }                  // the wrapped optimizer
 
  private:
   struct Slot {

@@ -226,7 +226,7 @@ endfunction()
 function(tutti_version_script variable)
   set(map ${PROJECT_BINARY_DIR}/libtutti.map)
   tutti_listed_headers(headers "")
-  list(REMOVE_ITEM headers adapters/c/tutti.h) # has its own line
+  list(REMOVE_ITEM headers adapters/c/tutti.h) # the C interface has its own line
   set(script cmake/version_script.awk)
   list(APPEND headers cmake/libtutti.map.in)
   list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE files)

@@ -37,7 +37,7 @@ struct Settings {
   std::string timeline;
   std::string save;
   std::string device = "cpu";
-  std::string dtype = "f32";  // of activations
+  std::string dtype = "f32";  // dtype of activations
   bool quiet = false;
 };
 
@@ -45,7 +45,7 @@ struct Settings {
 struct Method {
   const char* name;
   std::function<tutti::DistributedOptions(int every, int64_t steps)> options;
-  const char* optimizer = "sgd";  // of the ranks' own steps
+  const char* optimizer = "sgd";  // optimizer of the ranks' own steps
   double momentum = 0.9;          // of that SGD
 };
 

@@ -27,7 +27,7 @@ enum class FlagVariant : uint8_t { one_shot, two_shot, packets };
 struct FlagRecord {
   uint32_t is_set;
   int32_t rank, peer, block;
-  uint32_t expected, seen;  // numbers of rounds
+  uint32_t expected, seen;  // numbers of launches
 };
 
 /// Returns the elements per part when `count` elements are split into `parts`. It is a multiple of
@@ -54,7 +54,7 @@ struct DeviceFlags {
   ReduceOp op = ReduceOp::sum;  // not average
   Scale scale = {};
   FlagVariant variant = FlagVariant::two_shot;
-  std::chrono::nanoseconds patience{};  // longest time of each wait
+  std::chrono::nanoseconds patience{};  // longest duration of one wait
 
   static constexpr size_t kStateBytes = 256;
   static constexpr size_t kWordBytes = size_t{2} * kMostFlagBlocks * kMostFlagRanks * 128;

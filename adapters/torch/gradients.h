@@ -70,7 +70,7 @@ class Gradients {
     decltype(::torch::autograd::impl::grad_accumulator(std::declval<::at::Tensor>())) accumulator;
     uintptr_t hook = 0;
     bool reached = false;  // backward reached the gradient in this step
-    bool sent = false;     // sent in this step
+    bool sent = false;     // the gradient was sent in this step
     bool present = false;  // this rank has a gradient; known when it is sent
     bool used = true;      // any rank had a gradient in the previous step
     Work work;             // the allreduce, if the gradient is not in the arena

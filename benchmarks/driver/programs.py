@@ -241,7 +241,7 @@ class Programs:
         self._add("limit", topic, group, (self.folder / "tutti-limits", *words, *self._method()),
                   variant=variant, **more)
 
-    # What belongs together.
+    # The following functions add the commands of one topic each.
 
     def _allreduce_in_shared_memory(self):
         groups = {"small": self.scope.small, "medium": self.scope.medium, "large": self.scope.large}

@@ -57,7 +57,7 @@ Ring::Ring(ForkTeam& team, const std::vector<std::string>& hosts, int sockets,
            const std::string& congestion) {
   const int me = team.rank(), size = team.size(), right = (me + 1) % size;
   Socket listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  set_congestion(listener.get(), congestion);  // what it accepts inherits it
+  set_congestion(listener.get(), congestion);  // accepted sockets inherit it
   auto address = address_of(hosts[static_cast<size_t>(me)], 0);
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);

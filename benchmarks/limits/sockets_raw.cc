@@ -33,7 +33,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
     team.barrier();
     ours();
     const int64_t wrong = reduced.count_wrong(data.get(), count);
-    std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
+    std::fill(values.begin(), values.end(), 0.0f);  // sums of zeros stay zero
     auto row = measure_pairs(team, flags, ours, [&] { ring.exchange(moved); });
     row.case_name = "sockets.allreduce";
     row.way = flags.text("way");

@@ -196,7 +196,7 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
 int run(int argc, char** argv) {
   auto defaults = pair_flags();
   defaults["errors"] = "1";     // 0: UCX's default, which does not notice a dead process
-  defaults["variant"] = "shm";  // or tcp: what UCX_TLS says
+  defaults["variant"] = "shm";  // or tcp, as UCX_TLS says
   const Flags flags(argc, argv, defaults);
   if (flags.case_name() != "allreduce" && flags.case_name() != "broadcast" &&
       flags.case_name() != "sendrecv")

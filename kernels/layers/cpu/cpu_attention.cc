@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kBlock = 64;  // queries at a time
+constexpr int64_t kBlock = 64;  // queries per block
 
 // One head of one batch element: its shape, and the offsets of its queries, keys, values and
 // results.

@@ -137,7 +137,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Power(D d, const float* x, V base) {
   const V difference = hn::Sub(hn::LoadU(d, x), base);
   const V power = hn::Exp(d, hn::Max(difference, hn::Set(d, -104.0f)));
-  // Max() may drop a NaN.
+  // Highway's Max() may drop a NaN.
   return hn::IfThenElse(hn::IsNaN(difference), difference, power);
 }
 

@@ -57,7 +57,7 @@ class Session {
   std::vector<std::vector<double>> exchange(const std::vector<double>& own);
   double max(double value);
   double sum(double value);
-  int64_t count(int64_t value);  // the sum of whole numbers
+  int64_t count(int64_t value);  // the sum over the ranks
   /// Returns rank 0's value.
   int64_t agree(int64_t value);
 

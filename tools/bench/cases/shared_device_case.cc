@@ -29,7 +29,7 @@ struct ThreadRank {
   std::unique_ptr<Communicator> comm;
   StreamRef stream;
   Tensor tensor;
-  std::unique_ptr<PersistentAllreduce> persistent;  // null: the engine reduces
+  std::unique_ptr<PersistentAllreduce> persistent;  // null: the communicator reduces
 };
 
 constexpr std::string_view kPersistent = "persistent";
