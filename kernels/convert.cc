@@ -69,6 +69,7 @@ void CastRange(const std::byte* input, std::byte* output, int64_t count, Scale s
 }
 
 // Without vector instructions Highway turns overflow from f64 to f32 into the largest finite value.
+// So those targets have no wide cast.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 constexpr bool kHasWideCast = false;
 #else

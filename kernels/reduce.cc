@@ -244,7 +244,7 @@ HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
   using L = Lanes<T>;
   const typename L::D d;
   // Prefetches far ahead into the second-level cache, and closer ahead into the first. The outer
-  // caches are skipped, because data larger than they are is read only once.
+  // caches are skipped, because data that does not fit in them is read only once.
   constexpr int64_t kLineElements = kLine / static_cast<int64_t>(sizeof(T));
   constexpr int64_t kFar = 24 * kLineElements, kNear = 6 * kLineElements;
   for (const std::byte* input : inputs) {

@@ -64,7 +64,7 @@ enum class Order : uint8_t { ascending, descending };
 /// There must be at least one input. `output` may equal the pointer of any one input and must not
 /// overlap any input otherwise. The loops are vectorised with run-time dispatch and equal
 /// reduce_reference() to the bit. Results that go past the caches (sums and averages of floats that
-/// are not in place) are ordered for the next reader like any other store.
+/// are not in place) are followed by a store fence.
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size, Order order = Order::ascending);

@@ -46,7 +46,7 @@ HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
 }
 
 // Updates one vector of elements, beginning with element i: w = kept * w - change. Step::Change()
-// computes the change from the gradient to which the decay was added.
+// computes the change from the gradient, after the decay was added to it.
 template <class Step, class D>
 HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays, size_t i) {
   const auto w = hn::LoadU(d, arrays.value + i);

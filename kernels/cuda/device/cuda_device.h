@@ -46,9 +46,9 @@ class CudaDevice final : public DeviceRuntime {
   void limit_memory(Device device, size_t bytes) override {
     state(device.index).pool->limit(bytes);
   }
-  /// Rounds sizes up to powers of two. Freed memory is kept for reuse: when CUDA frees pinned
-  /// memory, it waits for the whole device, where a stream may be blocked until this process stores
-  /// a value.
+  /// Rounds sizes up to powers of two. Freed memory is kept for reuse, because CUDA waits for the
+  /// whole device when it frees pinned memory. A stream of that device may be blocked until this
+  /// process stores a value.
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
   uint64_t* take_word() override;

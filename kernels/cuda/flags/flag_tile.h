@@ -198,8 +198,8 @@ TUTTI_DEVICE bool receive_packets(const FlagCall& call, uint32_t round, int bloc
 
 // --- a block -------------------------------------------------------------------------------------
 
-/// Does a block's reduction between the barriers: all elements into its rank's own output
-/// (one_shot), or its rank's share into all outputs (two_shot).
+/// Does one block's part of the reduction between the barriers. one_shot reduces all elements into
+/// this rank's output. two_shot reduces this rank's share into all outputs.
 template <class T>
 TUTTI_DEVICE void reduce_block(const FlagCall& call, int block, int thread, int threads) {
   const bool is_one_shot = call.variant == FlagVariant::one_shot;

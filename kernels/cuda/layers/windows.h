@@ -63,8 +63,8 @@ struct PoolingForward : ElementKernel {
   }
 };
 
-/// Sums, for each element in row order, the gradients of the windows whose largest element it was.
-/// If `places` is null, it sums the element's share of each window's gradient.
+/// For each element, adds up the gradients of the windows in which it was the largest element, in
+/// row order. If `places` is null, it sums the element's share of each window's gradient.
 template <class T>
 struct PoolingBackward : ElementKernel {
   PoolingWindows layer;

@@ -95,8 +95,8 @@ TUTTI_DEVICE Float16 narrow<Float16>(float value) {
 }
 
 /// Returns an f32 that rounds to the same 16-bit float as `value`. It is `value` truncated toward
-/// zero, with the last bit set if that lost anything. f64 and 64-bit integers both compare exactly
-/// with the truncated value.
+/// zero, with the last bit set if the truncation lost anything. f64 and 64-bit integers both
+/// compare exactly with the truncated value.
 TUTTI_DEVICE float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);

@@ -10,7 +10,7 @@
 namespace tutti::cuda {
 
 /// Launch DeviceRuntime::pack() and unpack() as kernels on the current device, without waiting for
-/// them. Their pointer arguments are borrowed for the call.
+/// them. Pointer arguments are borrowed for the call.
 cudaError_t launch_pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                         bool veto, cudaStream_t stream);
 cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,

@@ -12,7 +12,7 @@
 
 namespace tutti::cuda {
 
-/// One parameter, f32. Pointers to optimizer state that it does not use are null.
+/// One parameter, f32. Pointers to state that the optimizer does not use are null.
 struct StepTensor {
   float* value;
   float* gradient;
@@ -43,11 +43,12 @@ struct StepControl {
   StepFactors factors = {};
   StepKind kind = StepKind::sgd;
   double gradient_factor = 1;  // for example 1 / (loss scale * samples)
-  double clip = 0;             // if above 0, the norm is limited to it
+  double clip = 0;             // if above 0, the largest norm after clipping
   // Set by settle_tile().
   double norm = 0;  // norm of the gradients times gradient_factor
   double multiplier = 1;
-  int32_t is_skipped = 0;  // the norm, and so some gradient, is not finite
+  int32_t is_skipped =
+      0;  // 1 if the norm is not finite, so that some gradient is not finite either
 };
 
 inline constexpr int64_t kStepElements = 16 * kThreads;  // per block
@@ -223,7 +224,7 @@ struct SettleStep {
     settle_tile(table, *control, thread, phase, shared.all);
   }
 };
-/// Scales the gradients by the settled multiplier, unless the step is skipped.
+/// Scales the gradients by the multiplier that SettleStep computed, unless the step is skipped.
 struct ScaleGradients {
   struct Shared {};
   static constexpr int kPhases = 1;

@@ -158,8 +158,9 @@ class GpuLayerKernels final : public LayerKernels {
   void launch(const Kernel& kernel, StreamRef stream) {
     machine_.launcher->launch(kernel, stream);
   }
-  /// Returns memory that the next call on that stream reuses, aligned to 256 bytes. There is one
-  /// buffer each for copies of operands, for the workspaces of libraries, and for partial sums.
+  /// Returns scratch memory, aligned to 256 bytes, which the next call on that stream reuses. Each
+  /// stream has one buffer for copies of operands, one for the workspaces of libraries, and one for
+  /// partial sums.
   enum class Use : uint8_t { copies, workspace, sums };
   std::byte* scratch(Use use, size_t bytes, StreamRef stream);
   /// Returns the elements of a tensor in the given dtype, dense: either the tensor's own memory or
