@@ -37,8 +37,8 @@ struct DistributedOptions {
   /// Gradients are divided by this before they are reduced, and the result is multiplied by it.
   /// This keeps sums in range on 16-bit wires.
   double predivide = 1.0;
-  std::optional<DataType> wire = std::nullopt;  // the dtype of sent gradients, f16 or bf16; none:
-                                                // their own
+  /// The dtype in which gradients are sent, f16 or bf16. If none, they are sent in their own dtype.
+  std::optional<DataType> wire = std::nullopt;
   /// If true, distributed() broadcasts rank 0's parameters and optimizer state, so that the first
   /// gradients are computed from equal parameters. If false, all ranks must already have equal
   /// parameters.
@@ -60,7 +60,7 @@ class Distributed {
   using Traits = OptimizerTraits<O>;
 
  public:
-  /// distributed() calls this; its comment describes the arguments and errors.
+  /// distributed() calls this. The comment of distributed() describes the arguments and errors.
   Distributed(Communicator& comm, O& optimizer, const DistributedOptions& options)
       : comm_(comm), optimizer_(optimizer), options_(options), reduce_(options.reduce()) {
     if (options.backward_passes_per_step < 1)
@@ -194,8 +194,8 @@ class Distributed {
   }
 
   /// Gives all ranks the mean of their parameters if the policy lets them differ between exchanges.
-  /// Call it at the end of training, or before a test or a checkpoint. It is collective. The next
-  /// round begins from the mean.
+  /// Call it at the end of training, or before a test or a checkpoint. It is collective. Training
+  /// goes on from the mean.
   void consolidate() {
     if (rounds_) rounds_->consolidate();
   }

@@ -45,9 +45,10 @@ std::string described(const PlacedTensor& tensor) {
                                                      : "");
 }
 
-// Returns the parts that a rank writes. It writes all that it alone holds. Tensors that all ranks
-// hold are divided in the order of the list, and each rank writes an equal share of their bytes.
-// This follows from the placements, so each rank knows the parts of every rank.
+// Returns the parts that a rank writes. A rank writes all elements that it alone holds. Tensors
+// that all ranks hold are divided in the order of the list, and each rank writes an equal share of
+// their bytes. This division follows from the placements, so each rank knows the parts of every
+// rank.
 std::vector<FilePart> parts_of_rank(const std::vector<PlacedTensor>& tensors, int size, int rank) {
   int64_t all_bytes = 0, before = 0;  // bytes of replicated tensors: all, and those before `tensor`
   for (const auto& tensor : tensors)
@@ -146,8 +147,8 @@ std::string CheckpointFolder::place_of(int64_t step) const {
 }
 
 // Returns the name to which an old checkpoint is renamed before it is removed. The name has the
-// suffix of drafts (temporary folders), so the next save cleans it up. It is unused, because each
-// save first removes all drafts.
+// suffix of drafts (temporary folders), so the next save cleans it up. The name is unused, because
+// each save first removes all drafts.
 std::string CheckpointFolder::old_place_of(int64_t step) const {
   return fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, step, kDraftSuffix);
 }
@@ -250,7 +251,8 @@ void CheckpointFolder::take_snapshot(Saving& saving, bool of_all) try {
   for (const auto& piece : saving.pieces)
     if (is_copied(piece)) bytes += piece.here.bytes();
   if (bytes == 0) return;
-  snapshot_.resize(static_cast<size_t>(bytes));  // no thread writes from it after wait()
+  // After wait() no thread reads the snapshot any more.
+  snapshot_.resize(static_cast<size_t>(bytes));
   auto* to = snapshot_.data();
   for (auto& piece : saving.pieces) {
     if (!is_copied(piece)) continue;
@@ -301,7 +303,7 @@ void CheckpointFolder::save_in_background(int64_t step, const std::vector<Placed
   try {
     background_ = std::async(std::launch::async, [this, shared] { write(*shared); });
   } catch (const std::system_error&) {
-    write(*shared);  // there is no thread, and the other ranks wait for this rank's part
+    write(*shared);  // no thread could be started, and the other ranks wait for this rank's part
   }
   note_saved(begin);
 }
@@ -407,7 +409,8 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   return found;
 }
 
-// Removes old checkpoints. They are first renamed to drafts, so that no reader sees half of one.
+// Removes old checkpoints. They are first renamed to drafts, so that no reader sees half of a
+// checkpoint.
 void CheckpointFolder::remove_old() const {
   const auto all = steps();
   for (size_t i = 0; i + static_cast<size_t>(options_.keep) < all.size(); ++i)

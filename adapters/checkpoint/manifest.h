@@ -17,7 +17,7 @@ namespace tutti {
 struct CheckpointPart {
   ElementRange range;
   int file = 0;         // index into Manifest::files
-  uint64_t offset = 0;  // of the range's first byte, from the file's begin
+  uint64_t offset = 0;  // offset of the range's first byte in the file, in bytes
   /// 64-bit XXH3 of the bytes; none for a file without a manifest.
   std::optional<uint64_t> checksum;
 };

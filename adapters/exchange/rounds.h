@@ -18,10 +18,11 @@ struct ExchangeState {
 };
 
 /// Exchanges parameters, or their changes, after those steps of the inner optimizer that the policy
-/// selects. The thread that steps uses it. The order in which fragments are sent and received
-/// follows from the number of steps alone, so all ranks agree on it without a message. A step that
-/// throws leaves the parameters that all ranks share as they were. After a lost rank, make a new
-/// communicator and call distributed() again, which gives all ranks rank 0's parameters.
+/// selects. Only the thread that takes the steps uses this object. The order in which fragments are
+/// sent and received follows from the number of steps alone, so all ranks agree on it without a
+/// message. A step that throws leaves the parameters that all ranks share as they were. After a
+/// lost rank, make a new communicator and call distributed() again, which gives all ranks rank 0's
+/// parameters.
 class Rounds {
  public:
   /// `values` must already be equal on all ranks. They must be f32 or f64 in host memory; otherwise
@@ -59,7 +60,7 @@ class Rounds {
     std::string name;
     TensorView value;
     Tensor shared;    // the parameters that all ranks share; empty unless changes are exchanged
-    Tensor momentum;  // the outer step's; empty if it has none
+    Tensor momentum;  // momentum of the outer step; empty if it has none
     // The tensor that is sent and then holds the mean. Empty if the value itself is sent.
     Tensor sent;
   };

@@ -109,7 +109,7 @@ class DataLoader {
   const ForkGuard fork_guard_;
   std::shared_ptr<Courier> courier_;  // copies to the device; null if there is none
   OwnedWhereMade<std::future<Batch>>
-      ahead_;  // a forked process lacks its thread and must not wait for it
+      ahead_;  // a forked process lacks the future's thread and must not wait
 };
 
 }  // namespace tutti::nn

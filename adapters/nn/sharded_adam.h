@@ -50,9 +50,9 @@ class ShardedAdam {
   /// checkpoints. The call is collective; make it between steps.
   std::vector<NamedState> state();
   /// Continues from what state() returned on any number of ranks. Every rank passes all of that
-  /// state. It needs memory for all of it until the next step has shown which share is its own.
-  /// Throws Error(invalid_argument), which names a tensor that is missing or has another size; then
-  /// nothing was changed.
+  /// state. It needs memory for the whole state until the next step has shown which share is this
+  /// rank's own. Throws Error(invalid_argument), which names a tensor that is missing or has
+  /// another size; then nothing was changed.
   void restore(const std::vector<NamedState>& state);
   /// Call it between steps.
   void set_learning_rate(double learning_rate);

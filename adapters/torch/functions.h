@@ -19,8 +19,8 @@ namespace tutti::torch {
 /// Returns the sum or average of all ranks' tensors. Backward does the same with the gradients.
 ::at::Tensor allreduce(Communicator& comm, const std::string& name, const ::at::Tensor& input,
                        ReduceOp op = ReduceOp::sum);
-/// Returns all ranks' rows one after another; their numbers may differ. Backward returns the sum of
-/// the gradients of this rank's rows.
+/// Returns all ranks' rows one after another. The ranks may have different numbers of rows.
+/// Backward returns the sum of the gradients of this rank's rows.
 ::at::Tensor allgather(Communicator& comm, const std::string& name, const ::at::Tensor& input);
 /// Returns root's tensor. All ranks' tensors must have its shape and dtype. Backward returns the
 /// sum of the gradients at root, and zeros elsewhere.

@@ -89,7 +89,8 @@ class Gradients {
   Communicator& comm_;
   ::torch::optim::Optimizer& optimizer_;
   const bool may_be_left_out_;
-  // If false, gradients are reduced by allreduce: on a GPU, or if the scale changes between steps.
+  // If false, gradients are reduced by allreduce. This is so on a GPU, or if the scale changes
+  // between steps.
   bool through_arena_;
   std::vector<Slot> slots_;
   std::vector<ModuleTensor> frozen_;  // the optimizer's other parameters

@@ -219,7 +219,8 @@ void Job::wait_for_events() {
                               {errors_.is_empty() ? -1 : errors_.descriptor(), POLLOUT, 0},
                               {reads_input() ? STDIN_FILENO : -1, POLLIN, 0}};
   const auto first_rank = entries.size();
-  // If the reader of the launcher's output is slow, the ranks that write to it block.
+  // If the reader of the launcher's output is slow, the launcher stops reading from the ranks.
+  // Their writes then block.
   const bool full = output_.is_full() || errors_.is_full();
   std::vector<Rank*> owners;
   for (const auto& rank : ranks_) {

@@ -8,7 +8,7 @@ namespace tutti::python {
 
 namespace {
 
-/// The arena's owner, shared by the object, its arrays and the calls on it.
+/// Owns the arena. The Python object, its arrays and the calls on it share this handle.
 struct ArenaHandle {
   ~ArenaHandle() { tutti_arena_destroy(arena); }
   SharedComm comm;
@@ -81,8 +81,8 @@ PyObject* ready(PyObject* self, PyObject* key) {
 // --- autograd's hooks ----------------------------------------------------------------------------
 
 /// The object that autograd calls when a gradient is complete. A Python function would take as much
-/// time as the exchange if a model has a thousand small tensors. It is part of reference cycles, so
-/// the garbage collector must see its references.
+/// time as the exchange if a model has a thousand small tensors. The object is part of reference
+/// cycles, so the garbage collector must see its references.
 struct HookObject {
   PyObject ob_base;
   SharedArena* shared;

@@ -27,7 +27,7 @@ constexpr const char* kExiting = "the interpreter exits";
 int failed() { return tutti_fail(TUTTI_UNAVAILABLE, take_exception_text().c_str()); }
 
 /// Calls a method of the program's store, in whichever thread needs the store. `use` reads its
-/// result. If either raises an exception, its text becomes the error's text.
+/// result. If the method or `use` raises an exception, its text becomes the error's text.
 template <class Use, class... Arguments>
 int call(void* context, const char* method, const char* key, Use&& use, const char* format,
          Arguments... arguments) {

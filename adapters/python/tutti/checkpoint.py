@@ -51,7 +51,8 @@ def read(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoint:
     have written it.
 
     Raises InputOutputError if there is none. Raises CorruptDataError if a file does not have the
-    length in the manifest, or describes a tensor differently. Only the library checks checksums.
+    length in the manifest, or describes a tensor differently than the manifest. Checksums are
+    checked only by the library.
     """
     there = steps(folder)
     if not there or (step is not None and step not in there):

@@ -47,8 +47,7 @@ struct StepControl {
   // Set by settle_tile().
   double norm = 0;  // norm of the gradients times gradient_factor
   double multiplier = 1;
-  int32_t is_skipped =
-      0;  // 1 if the norm is not finite, so that some gradient is not finite either
+  int32_t is_skipped = 0;  // 1 if the norm is not finite, so that some gradient is not
 };
 
 inline constexpr int64_t kStepElements = 16 * kThreads;  // per block

@@ -115,8 +115,8 @@ class ThreadRanks {
   }
 
  private:
-  // Runs `body` in a thread per rank. Rethrows the error of the lowest rank that failed once all
-  // threads have ended.
+  // Runs `body` in a thread per rank. Once all threads have ended, rethrows the error of the lowest
+  // rank that failed.
   template <class Body>
   void each(Body&& body) {
     std::vector<std::exception_ptr> errors(ranks_.size());

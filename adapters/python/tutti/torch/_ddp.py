@@ -132,7 +132,7 @@ class _Reducer:
         self._views = [
             self._view(array, parameter) for array, (_, parameter) in zip(self._arrays, self._named)
         ]
-        self.hooks: Any = self._arena._native  # it knows the gradients of this backward pass
+        self.hooks: Any = self._arena._native  # records which gradients of this pass are announced
         self._is_broken = False  # the arena's step was interrupted
         self._accumulators, self._handles = [], []
         finish = functools.partial(_at_the_end_of_backward, weakref.WeakMethod(self._finish))
