@@ -238,7 +238,7 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
   double right = 0, seconds_of_tests = 0;               // tests within an epoch
   uint64_t bytes_sent = comm->statistics().data_bytes;  // by this rank, until training ends
   int64_t step = 0;
-  int passes = 0;  // since the last step of the optimizer
+  int passes = 0;  // passes since the last step of the optimizer
   model.zero_grad();
   bool is_good = false;  // --until is reached
   for (int epoch = 1; epoch <= settings.epochs && !is_good; ++epoch) {

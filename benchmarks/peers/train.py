@@ -125,7 +125,7 @@ def run_rank(rank, arguments, folder):
         options = {"lr": 3e-4, "weight_decay": 0.1}
         try:
             optimizer = torch.optim.AdamW(model.parameters(), fused=True, **options)
-        except (TypeError, RuntimeError):  # an old torch has none for the CPU
+        except (TypeError, RuntimeError):  # an old torch has no fused AdamW on the CPU
             optimizer = torch.optim.AdamW(model.parameters(), **options)
     criterion = torch.nn.CrossEntropyLoss()
     times, losses = [], []

@@ -495,6 +495,6 @@ def DistributedOptimizer(
     # The wrapper shares groups and state, so that objects made for the given optimizer, such as a
     # learning rate schedule, still work.
     wrapped.__dict__.update(optimizer.__dict__)
-    wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the given optimizer's step
+    wrapped.__dict__.pop("step", None)  # removes a scheduler's wrapper of step
     wrapped._begin(settings, passes, groups)
     return wrapped
