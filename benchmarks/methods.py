@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Trains examples/mnist by every method and prints a table of accuracy and of bytes. It has the
-bytes that a rank sent in a step, as the library counts them, and those of the method's formula
-(docs/training-methods.md).
+"""Trains examples/mnist by every method and prints a table of accuracy and of bytes. It compares
+the bytes that a rank sent per step with the method's formula (docs/training-methods.md).
 
     benchmarks/methods.py [--seeds 1,2,3] [--ranks 4] [--only NAME...] [--build build/release]"""
 

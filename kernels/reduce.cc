@@ -145,7 +145,6 @@ HWY_INLINE void ReduceFour(const To& outputs, const From& inputs, int64_t i,
   }
 }
 
-// Reduces one vector at element i.
 template <class T, class Op, class To, class From>
 HWY_INLINE void ReduceVector(const To& outputs, const From& inputs, int64_t i,
                              typename Lanes<T>::Lane multiplier, bool is_scaled) {

@@ -108,8 +108,8 @@ struct CheckpointFolder::Saving {
   std::exception_ptr refused;  // the reason why this rank has no plan
 };
 
-// A draft is a checkpoint's folder while it is written under a temporary name. Only rank 0 has this
-// object. The destructor removes the draft, unless it was renamed.
+// A draft is a checkpoint's folder under a temporary name. Only rank 0 has this object. The
+// destructor removes the draft, unless it was renamed.
 struct CheckpointFolder::Draft {
   explicit Draft(const std::string& folder, int64_t step)
       : lock(folder),

@@ -16,9 +16,8 @@ class ForkTeam {
 
   /// Forks `size` ranks, runs `body` in each and waits for them. The first rank that fails ends the
   /// others. If `bind`, each rank is bound to a core, which it has alone if there are enough cores.
-  /// If `namespaces` is not empty, rank r first moves to the network namespace namespaces[r], a
-  /// name in /run/netns. Returns 0 or the failed rank's exit code. The ranks end themselves after
-  /// `deadline_s` seconds.
+  /// With `namespaces`, rank r first moves to the network namespace namespaces[r] of /run/netns.
+  /// Returns 0 or the failed rank's exit code. The ranks end themselves after `deadline_s` seconds.
   static int run(int size, const std::vector<std::string>& namespaces, unsigned deadline_s,
                  bool bind, const std::function<void(ForkTeam&)>& body);
 

@@ -47,10 +47,10 @@ inline int64_t calls_before_overflow(int ranks) {
 }
 inline constexpr int64_t kNeverOverflows = std::numeric_limits<int64_t>::max();
 
-/// Times repetitions of k calls each. The time of a repetition is the mean time of its calls on the
-/// slowest rank, after a barrier. k is chosen so that a repetition takes about `repetition_ms`.
-/// Every `calls_per_fill` calls `fill` writes the data again, outside the timed part. A Team has
-/// barrier() and max(double). All ranks make this call together.
+/// Times repetitions of k calls each. A repetition's time is the mean of its calls on the slowest
+/// rank, after a barrier. It lasts about `repetition_ms`. Every `calls_per_fill` calls `fill`
+/// writes the data again, outside the timed part. A Team has barrier() and max(double). All ranks
+/// make this call together.
 template <class Team, class Fill, class Run>
 Timing measure(Team& team, const Method& method, int64_t calls_per_fill, Fill fill, Run run) {
   const auto repetition = [&](int64_t iterations) {
@@ -77,8 +77,8 @@ Timing measure(Team& team, const Method& method, int64_t calls_per_fill, Fill fi
       iterations = std::max<int64_t>(1, static_cast<int64_t>(fitting));
       break;
     }
-    // The time of one call does not predict that of many, so the number grows by at most ten times
-    // per step.
+    // One call does not predict the time of many, so the number grows by at most ten times per
+    // step.
     iterations = std::min(static_cast<int64_t>(fitting), iterations * 10);
     each = std::min(repetition(iterations), repetition(iterations));  // one may be disturbed
   }
@@ -93,8 +93,7 @@ Timing measure(Team& team, const Method& method, int64_t calls_per_fill, Fill fi
   return {median(times), *least, *most, static_cast<int>(times.size()), iterations};
 }
 
-/// Binds this process to one of the cores that it may use. Each rank has a core of its own if there
-/// are enough cores.
+/// Binds this process to a core, which it has alone if there are enough cores.
 inline void bind_to_core(int rank) {
   cpu_set_t usable;
   CPU_ZERO(&usable);

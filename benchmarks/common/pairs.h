@@ -17,8 +17,8 @@
 #include "benchmarks/common/scratch_folder.h"
 #include "tutti/core/communicator.h"
 
-// Compares a call of Tutti with a direct call of the library that Tutti's backend uses, in the same
-// two processes. Each pair of repetitions measures both, and the side that begins alternates.
+// Compares a call of Tutti with a direct call of the library under Tutti's backend, in the same two
+// processes. Each pair of repetitions measures both; the side that begins alternates.
 
 namespace tutti::benchmarks {
 
@@ -60,17 +60,16 @@ inline double repeat(ForkTeam& team, Side& side, int64_t calls) {
   return team.max((last - begin) / static_cast<double>(calls));
 }
 
-/// Returns a row for Tutti. time_us is Tutti's median. The other numbers are the raw library's
-/// median, the median of the pairs' ratios (raw time over Tutti's time) with its 95 % bound, and
-/// the stalls of both.
+/// Returns a row for Tutti: its median time, the raw library's median, the median ratio of the
+/// pairs (raw time over Tutti's time) with its 95 % bound, and the stalls of both.
 inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void()> our_call,
                          std::function<void()> raw_call, std::function<void()> raw_settle = {}) {
   Side ours{std::move(our_call)}, raw{std::move(raw_call), std::move(raw_settle)};
   const double wanted_us = flags.number("repetition-ms") * 1000;
   const int64_t most_calls = flags.whole("most-calls");
   int64_t calls = 1;
-  // The first rounds let both sides settle: plans are recorded and connections are made. The number
-  // of calls follows from the faster side, so that both sides take at least the wanted time.
+  // First both sides settle: plans are recorded and connections are made. The number of calls
+  // follows from the faster side, so that both sides take at least the wanted time.
   for (int round = 0; round < 16; ++round) {
     const double faster = std::min(repeat(team, ours, calls), repeat(team, raw, calls));
     const auto fitting = static_cast<int64_t>(wanted_us / std::max(faster, 0.01));
@@ -106,8 +105,8 @@ inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void(
   return row;
 }
 
-/// Makes a communicator of the team's ranks over one backend. For TCP, `interface` is an interface
-/// that this rank has ("": any), and `congestion` is the congestion control ("": Tutti's choice).
+/// Makes a communicator of the team's ranks over one backend. For TCP, `interface` ("": any) and
+/// `congestion` ("": Tutti's choice) select the interface and the congestion control.
 inline std::unique_ptr<Communicator> make_communicator(const ForkTeam& team,
                                                        const std::string& folder,
                                                        const std::string& backend,

@@ -41,7 +41,6 @@ class Command:
         return " & ".join(words).replace(f"{os.getcwd()}/", "")
 
     def narrowed(self, ways):
-        """Returns this command with only the given ways."""
         def narrow(argv):
             rest = list(argv)
             if self.ways_flag in rest:

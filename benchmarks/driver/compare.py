@@ -30,7 +30,6 @@ def is_worse(old, new):
 
 
 def check(old, rows):
-    """Prints which figures became worse. Returns 1 if there are any, else 0."""
     worse = [row for row in rows if row["name"] in old and is_worse(old[row["name"]], row)]
     for row in worse:
         before = old[row["name"]]

@@ -78,7 +78,6 @@ class Evaluation:
         return [series for series in found.values() if not (check and series.wrong)]
 
     def reason_for_nothing(self, pick):
-        """Returns the reason why a pick selects nothing."""
         keys = [key for key, command in self.commands.items() if pick.takes_command(command)]
         errors = [sample["error"] for key in keys for sample in self.by_command[key]
                   if sample["error"]]
@@ -138,8 +137,8 @@ class Evaluation:
 
     @staticmethod
     def _beside(mine, values, used, good_only, point):
-        """Returns the outcome of rows that compare pairs inside one program. A row has the bound of
-        its pairs and the times of both sides."""
+        """Returns the outcome of rows that compare pairs inside one program and have their
+        bound."""
         low, high, ours, library = (median(field_of(row, name) for row in mine.rows) for name in (
             "extra.ratio_low", "extra.ratio_high", "time_us", "extra.raw_us"))
         bound = (low, high) if len(values) == 1 else stats.bound_of_median(values)
@@ -169,8 +168,7 @@ class Evaluation:
         return {"ours": time_of, "peer": time_of, "limit": time_of}
 
     def outcomes(self, figure):
-        """Returns the outcomes at the points that have one, and the reasons for the other
-        points."""
+        """Returns the outcomes of points, and the reasons of points without an outcome."""
         outcomes, reasons = [], []
         for point in figure.points:
             found = self.at_point(figure, point)
@@ -203,8 +201,8 @@ class Evaluation:
         return row
 
     def needed_ways(self, figures, factor):
-        """Returns, by key of each peer's command, the ways whose time is within `factor` of the
-        best peer's time at any point. The other ways cannot change a figure in later rounds."""
+        """Returns, by key of each peer's command, the ways that are within `factor` of the best
+        peer at any point. The other ways cannot change a figure in later rounds."""
         needed = {}
         for figure in figures:
             if not figure.peers or figure.peers.programs == ("tutti",):

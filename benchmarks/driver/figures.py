@@ -27,7 +27,6 @@ class Pick:
                 (self.variants is None or command.variant in self.variants))
 
 
-# These are the kinds of figures.
 SLOWDOWN = "slowdown"  # our time over the best peer's
 SPEEDUP = "speedup"  # the best peer's time over ours
 SHARE = "share"  # the limit's time over ours

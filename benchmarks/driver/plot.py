@@ -10,8 +10,8 @@ WIDTH, HEIGHT = 460, 330
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 34, 46
 COLOURS = ("#0b6e4f", "#54a24b", "#3a5fcd", "#b279a2", "#e07b39", "#777777")
 
-# Each panel has a title and series. A series has a name, a pick (the fastest selected candidate
-# counts at each size), and optionally the field of its time.
+# A panel has a title and series. A series has a name, a pick (its fastest candidate counts at each
+# size) and optionally the field of its time.
 PANELS = (
     ("2 ranks, shared memory", (
         ("tutti, private memory", pick("shm2", way="blocking")),

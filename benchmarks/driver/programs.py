@@ -16,9 +16,8 @@ KINDS = ("allgather", "reduce_scatter", "broadcast", "reduce", "gather", "scatte
          "sendrecv")
 GLOO_KINDS = ("allgather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall")
 
-# With these settings glibc keeps all memory. It never makes a mapping for one allocation, and never
-# returns a page to the system. Large temporary buffers then keep their pages, which makes every MPI
-# faster.
+# With these settings glibc never makes a mapping for one allocation and never returns a page to the
+# system. Large temporary buffers keep their pages, which makes every MPI faster.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -62,12 +61,12 @@ class Scope:
         self.torch_rounds = 1 if quick else 3
         self.repetitions = 2  # in each round; the figure is the median over many rounds
         self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
-        # Sizes below a bucket's are left out, because there the agreement on a call takes longer
-        # than the call itself.
+        # Sizes below a bucket's are left out, because agreeing on such a call takes longer than the
+        # call.
         self.beside = [4 * M, 16 * M] if quick else [4 * M, 16 * M, 64 * M]
         self.beside_pairs = 7 if quick else 31
-        # The addresses of the buffers affect the speed for the whole life of a process, so several
-        # processes measure it.
+        # A buffer's address affects the speed for the whole life of a process, so several processes
+        # measure it.
         self.limit_pairs, self.limit_rounds = (5, 1) if quick else (9, 5)
         self.stall_calls = 10_000 if quick else 100_000
         self.latency_calls = 5_000 if quick else 20_000
@@ -79,8 +78,7 @@ def sizes_text(sizes):
 
 
 def parse_demo(text):
-    """Returns a row with the mean share of training that waited for communication, over all
-    epochs."""
+    """Returns a row with the mean share of training that waited for communication."""
     shares = [float(share) for share in re.findall(r"exposed (\d+(?:\.\d+)?) %", text)]
     if not shares:
         return []
@@ -95,8 +93,8 @@ TRAINING = {"resnet50": {"batch": 4}, "gpt2": {"batch": 1, "length": 256}}
 
 
 def parse_training(model, ranks):
-    """Returns a parser. Its row has the median time of all steps but the first, and the share of
-    time that waited for data."""
+    """Returns a parser. Its row has the median time of all steps but the first, and the share that
+    waited for data."""
     def parse(text):
         # If several ranks write, tutti-run puts "[rank] " before each line.
         steps = [float(ms) for step, ms in re.findall(r"^(?:\[0\] )?step (\d+) .* (\S+) ms", text, re.M)
@@ -127,7 +125,6 @@ def parse_gpt2(text):
 
 
 def parse_ctest(text):
-    """Returns one row with ctest's counts, or nothing if no test was found."""
     found = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", text)
     if not found:
         return []
@@ -174,8 +171,6 @@ class Programs:
         self._kernels_and_more()
         self._training()
         self._sharded()
-
-    # The following functions make the command line of each program.
 
     def _method(self):
         return ("--repetitions", str(self.scope.repetitions))
@@ -240,8 +235,6 @@ class Programs:
     def _limit(self, topic, group, words, variant="", **more):
         self._add("limit", topic, group, (self.folder / "tutti-limits", *words, *self._method()),
                   variant=variant, **more)
-
-    # The following functions add the commands of one topic each.
 
     def _allreduce_in_shared_memory(self):
         groups = {"small": self.scope.small, "medium": self.scope.medium, "large": self.scope.large}
@@ -321,8 +314,8 @@ class Programs:
                                           "--algorithm", "halving_doubling,ring_chunked"))
 
     def _kinds(self):
-        """Measures each collective, by each kind of call, and MPI's. For allreduce it measures the
-        named call of each system."""
+        """Measures each collective by each kind of call, and MPI's. For allreduce it measures only
+        the named calls."""
         sizes = sizes_text(self.scope.kinds_small + self.scope.kinds_large)
         rounds = self.scope.kinds_rounds
         for ranks in (2, 4):
@@ -400,7 +393,6 @@ class Programs:
                   timeout_s=180, **more)
 
     def _sides(self, ranks):
-        """Returns the namespace and the address of each rank."""
         sides = [rank * 2 // ranks for rank in range(ranks)]
         return ([self.network.names[side] for side in sides], [ADDRESSES[side] for side in sides])
 
@@ -492,8 +484,8 @@ class Programs:
 
     def _training(self):
         """Measures whole training steps of Tutti and of torch, with each rank on its own core.
-        Debian's torch runs only one step, its first, because a step of GPT-2 takes it a minute and
-        a half."""
+        Debian's torch runs only its first step, because its step of GPT-2 takes a minute and a
+        half."""
         steps = 2
         rounds = 1 if self.scope.quick else 3
         for model, shape in TRAINING.items():

@@ -83,7 +83,6 @@ def header(facts):
 
 
 def table(facts, rows):
-    """Returns the table for a terminal."""
     lines = [header(facts)]
     for row in rows:
         lines.append(f"{sign(row).strip('*'):7} {row['name']:32} {value_text(row):>24} "

@@ -15,7 +15,7 @@ GOOD_FLAG_NS = 90
 GOOD_SCALING = 1.7
 QUIET_SHARE = 0.05  # largest share of all cores' time that other programs may take
 QUIET_LEAST_S = 0.06  # less time of other programs is not measurable: a few ticks of the kernel
-# Number of rounds after which ways are left out, and the largest factor to the best peer that stays.
+# After this many rounds, ways that are slower than the best peer by this factor are left out.
 SCREENING = {1: 2.0, 3: 1.4, 6: 1.2}
 
 
@@ -82,8 +82,8 @@ class Bystanders:
         return sum(one.ru_utime + one.ru_stime for one in used)
 
     def share(self):
-        """Returns the other programs' share of all cores' time since the beginning. Returns 0 if it
-        is too small to be measured."""
+        """Returns the other programs' share of all cores' time, or 0 if it is too small to be
+        measured."""
         wall, everybody, own = (end - begin for end, begin in zip(
             (time.monotonic(), self.all_s(), self.own_s()), self.begin))
         others = everybody - own
@@ -208,8 +208,8 @@ class Rounds:
         return min(counts, default=self.rounds)
 
     def screen(self, factor):
-        # The samples may contain later rounds of a run that is continued. They must not change
-        # which commands run in the next rounds.
+        # The samples may contain later rounds of a continued run. They must not change which
+        # commands run next.
         samples = [one for one in self.state.samples if one["round"] < self.rounds]
         needed = Evaluation(self.commands, samples, self.settings.pairs).needed_ways(
             self.figures, factor)

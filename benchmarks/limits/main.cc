@@ -1,5 +1,5 @@
-// Measures the limits of this machine in the same run as the programs that are compared with them.
-// Two processes add in each other's memory, and a probe finds how the cores are placed.
+// Measures the limits of this machine in the same run as the programs compared with them. Two
+// processes add in each other's memory, and a probe finds how the cores are placed.
 #include <functional>
 #include <string>
 

@@ -111,8 +111,8 @@ void run_probe(const Flags& flags, ForkTeam& team, SharedMemory& shared) {
   }
   const double one_way_ns = median(one_ways_ns);
 
-  // Sums in the first-level cache, by rank 0 alone and then by both ranks. Two threads of one core
-  // share its units, but two cores do not.
+  // Sums in the first-level cache, by rank 0 alone and then by both. Two threads of one core share
+  // its units, but two cores do not.
   constexpr int64_t kCount = 2048;
   const auto data = make_buffer(kCount), same = make_buffer(kCount);
   constexpr int kSlices = 9;

@@ -7,10 +7,10 @@ namespace tutti::benchmarks {
 
 class SharedMemory;
 
-/// Measures the least work of an allreduce in shared memory. Two processes map both buffers, and
-/// each adds one half and writes it into both. `shared` must be mapped before the ranks are forked.
+/// Measures the least work of an allreduce in shared memory: each of two processes adds one half of
+/// two mapped buffers and writes it into both. `shared` must be mapped before the ranks are forked.
 void run_mapped_add(const Flags& flags, ForkTeam& team, SharedMemory& shared);
-/// Measures the time of a flag from core to core, and the speed that the second core adds. These
+/// Measures the time of a flag from core to core, and the speed that the second core adds. They
 /// show where the host has placed the virtual cores.
 void run_probe(const Flags& flags, ForkTeam& team, SharedMemory& shared);
 

@@ -1,5 +1,5 @@
 // Measures sums of several inputs and plain copies, on each rank by itself. The ratio compares the
-// bytes that a sum and the fastest copy load and store in the same time.
+// bytes that a sum and the fastest copy move in the same time.
 #include <array>
 #include <cstring>
 
@@ -67,7 +67,7 @@ const Copy& find_fastest(ForkTeam& team, const Buffers& buffers) {
 }
 
 // fill() writes one rank's pattern into each input, converted to the dtype. count_wrong() counts
-// the wrong elements of the sum. All values are whole numbers that every dtype here holds exactly.
+// the wrong elements of the sum. Every dtype here holds the whole numbers exactly.
 constexpr int64_t kPiece = Pattern::kPeriod * 2;
 
 void fill(const Buffers& buffers, DataType dtype, int inputs) {

@@ -8,10 +8,9 @@
 
 namespace tutti::benchmarks {
 
-/// Plain TCP sockets with the traffic of a ring allreduce. Every rank sends to the right and
-/// receives the same number of bytes from the left, at the same time. The congestion control and
-/// the number of sockets are given. There is no arithmetic and no protocol, so this measures the
-/// network alone.
+/// Plain TCP sockets with the traffic of a ring allreduce: every rank sends to the right and
+/// receives the same number of bytes from the left, at the same time. There is no arithmetic and no
+/// protocol, so this measures the network alone.
 class Ring {
  public:
   /// `hosts` has the address of each rank.

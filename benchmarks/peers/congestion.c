@@ -1,5 +1,5 @@
-/* A library to preload into a program that cannot choose its TCP congestion control. It gives the
- * program's TCP sockets the congestion control that BENCH_TCP_CONGESTION names:
+/* A library to preload, which gives the TCP sockets of a program the congestion control that
+ * BENCH_TCP_CONGESTION names:
  * LD_PRELOAD=libcongestion.so BENCH_TCP_CONGESTION=cubic program */
 #define _GNU_SOURCE
 #include <dlfcn.h>

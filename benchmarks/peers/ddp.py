@@ -16,15 +16,14 @@ from ranks import run_ranks
 
 # The ways are:
 # gloo, tutti: torch's DistributedDataParallel over that backend.
-# nothing: the same over a group that exchanges nothing; it shows the time that torch itself adds.
+# nothing: the same over a group that exchanges nothing; it shows torch's own time.
 # hook: torch's wrapper over tutti with tutti.torch.ddp_hook.
 # own: tutti.torch.DistributedDataParallel.
 # idle: torch's wrapper with a hook that exchanges nothing.
 WAYS = ("gloo", "tutti", "hook", "own", "nothing", "idle")
 # The exposed exchange of a way of torch is the time of its pass minus that of the way named here,
-# turn by turn. torch's own bookkeeping for a thousand small tensors takes many times as long as the
-# exchange, and a hook avoids some of it. Tutti's own wrapper has other bookkeeping, so all of its
-# time counts.
+# turn by turn. With a thousand small tensors torch's own bookkeeping takes many times as long as
+# the exchange. Tutti's own wrapper has other bookkeeping, so all of its time counts.
 LESS = {"gloo": "nothing", "tutti": "nothing", "hook": "idle"}
 
 
@@ -136,8 +135,8 @@ def idle_hook(torch, bucket):
 
 
 def exchange_of(times, way):
-    """Returns the exposed time of a way's exchange in microseconds, as the median over the turns.
-    Returns None if the way has no such time."""
+    """Returns the median exposed time of a way's exchange in microseconds, or None if the way has
+    no such time."""
     idle = LESS.get(way)
     if not {way, idle} <= set(times):
         return None
@@ -239,8 +238,8 @@ class Case:
         return self.slowest(seconds)
 
     def steps(self):
-        """Returns the times of the module alone and of each way. The order is different in each
-        turn, because each way leaves other data in the caches for the next."""
+        """Returns the times of the module alone and of each way, in another order in each turn,
+        because a way changes the caches for the next one."""
         modules = {"alone": self.alone, **self.wrapped}
         times = {name: [] for name in modules}
         for turn in range(self.arguments.warmup + self.arguments.steps):

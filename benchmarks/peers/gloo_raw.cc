@@ -1,5 +1,5 @@
-// Compares an allreduce over backend gloo with a direct call of Gloo. Both use the same kind of
-// algorithm, the same interface and the same processes.
+// Compares an allreduce over backend gloo with a direct call of Gloo, with the same kind of
+// algorithm, interface and processes.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/math.h>

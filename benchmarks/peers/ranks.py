@@ -8,8 +8,7 @@ import tempfile
 
 def run_ranks(count, deadline, run_rank):
     """Runs run_rank(rank, folder) in `count` processes that share a scratch folder. Each is ended
-    after `deadline` seconds, and all are ended once one has failed. Returns 0 if none failed, else
-    an exit code.
+    after `deadline` seconds, and all are ended once one has failed. Returns 0 if none failed.
     """
     with tempfile.TemporaryDirectory(prefix="peer_") as folder:
         children = []

@@ -1,7 +1,6 @@
-// Compares backend ucx with direct calls of UCX, which use the same transports and error handling
-// in the same processes. Broadcast and send/recv are compared with a tagged message. Allreduce is
-// compared with puts of the same number of bytes in both directions, into memory that UCX
-// allocated.
+// Compares backend ucx with direct calls of UCX, with the same transports and error handling in the
+// same processes. Broadcast and send/recv are compared with a tagged message, and allreduce with
+// puts of the same number of bytes in both directions into memory of UCX.
 #include <ucp/api/ucp.h>
 
 #include <cstring>

@@ -92,8 +92,8 @@ struct HookObject {
 
 HookObject* hook_of(PyObject* self) { return reinterpret_cast<HookObject*>(self); }
 
-// Runs when autograd has added to a parameter's gradient. Usually that gradient is the array
-// itself. If autograd has put another tensor into `grad`, this calls elsewhere().
+// Runs when autograd has added to a parameter's gradient, which usually is the array itself. If
+// autograd has put another tensor into `grad`, this calls elsewhere().
 PyObject* call_hook(PyObject* self, PyObject*, PyObject*) {
   auto* hook = hook_of(self);
   const SharedArena shared = *hook->shared;

@@ -207,7 +207,7 @@ uint64_t* CudaDevice::take_word() {
     }
   }
   // The slab of words is never freed, because CUDA waits for the device when it frees pinned
-  // memory. The process needs only a few slabs.
+  // memory. There are only a few slabs.
   auto* slab = static_cast<std::byte*>(allocate_host(kSlabBytes));
   const std::lock_guard lock(mutex_);
   for (size_t at = kWordBytes; at < kSlabBytes; at += kWordBytes)

@@ -1,5 +1,5 @@
-// Recurrent layers and row products of CpuLayerKernels. A recurrent layer runs step by step, and
-// oneDNN computes the products with the hidden values.
+// Recurrent layers and row products of CpuLayerKernels. A recurrent layer runs step by step, with
+// oneDNN's products for the hidden values.
 
 #include <cmath>
 

@@ -194,7 +194,6 @@ def _entered() -> _World:
 
 
 def communicator() -> tutti.Communicator:
-    """Returns the world's communicator."""
     return _opened()
 
 
