@@ -419,8 +419,8 @@ void CheckpointFolder::remove_old() const {
 }
 
 // Requires the folder's lock. If a job ended between two renames, its old checkpoint gets its name
-// back. If the new checkpoint already has the name, the old one becomes a draft by one rename, so
-// that no reader sees half of it.
+// back. If the new checkpoint already has the name, the old checkpoint becomes a draft by one
+// rename, so that no reader sees half of it.
 void CheckpointFolder::settle_replaced() const {
   remove_drafts();
   for (const int64_t step : steps()) {
