@@ -37,8 +37,8 @@ struct DistributedOptions {
   /// Gradients are divided by this before they are reduced, and the result is multiplied by it.
   /// This keeps sums in range on 16-bit wires.
   double predivide = 1.0;
-  std::optional<DataType> wire = std::nullopt;  // the dtype of sent gradients, f16 or bf16; none:
-                                                // their own
+  /// The dtype in which gradients are sent, f16 or bf16. If none, they are sent in their own dtype.
+  std::optional<DataType> wire = std::nullopt;
   /// If true, distributed() broadcasts rank 0's parameters and optimizer state, so that the first
   /// gradients are computed from equal parameters. If false, all ranks must already have equal
   /// parameters.
@@ -60,7 +60,7 @@ class Distributed {
   using Traits = OptimizerTraits<O>;
 
  public:
-  /// distributed() calls this; its comment describes the arguments and errors.
+  /// distributed() calls this. The comment of distributed() describes the arguments and errors.
   Distributed(Communicator& comm, O& optimizer, const DistributedOptions& options)
       : comm_(comm), optimizer_(optimizer), options_(options), reduce_(options.reduce()) {
     if (options.backward_passes_per_step < 1)
@@ -113,7 +113,8 @@ class Distributed {
   Distributed& operator=(const Distributed&) = delete;
 
   /// Announces that a parameter's gradient is final for this backward pass. In the last pass before
-  /// a step this starts its reduction. Optimizers that announce gradients call it themselves.
+  /// a step this starts the gradient's reduction. Optimizers that announce gradients call it
+  /// themselves.
   void gradient_ready(std::string_view name) {
     const auto found = index_.find(name);
     if (found == index_.end())
@@ -193,16 +194,17 @@ class Distributed {
   }
 
   /// Gives all ranks the mean of their parameters if the policy lets them differ between exchanges.
-  /// Call it at the end of training, or before a test or a checkpoint. It is collective. The next
-  /// round begins from the mean.
+  /// Call it at the end of training, or before a test or a checkpoint. It is collective. Training
+  /// goes on from the mean.
   void consolidate() {
     if (rounds_) rounds_->consolidate();
   }
 
   /// Returns everything to save with a CheckpointFolder, or to load into, between two steps:
   /// "parameter.NAME", "optimizer.STATE" and the tensors of exchange_state(). Tensors that the
-  /// policy lets differ between ranks are Held::own. If as many ranks load them, training continues
-  /// bit for bit; otherwise each rank begins with the mean of all. Waits for operations under way.
+  /// policy lets differ between ranks are Held::own. If the same number of ranks loads them,
+  /// training continues bit for bit; otherwise each rank begins with the mean of all. Waits for
+  /// operations under way.
   std::vector<PlacedTensor> placed_state() {
     std::vector<PlacedTensor> all;
     const auto add = [&](const std::string& name, const TensorView& tensor, bool may_differ) {
@@ -222,7 +224,7 @@ class Distributed {
   }
 
   /// Returns the tensors that the exchange itself keeps from step to step. They are equal on all
-  /// ranks after a round, when no operation is under way.
+  /// ranks after an exchange, when no operation is under way.
   std::vector<ExchangeState> exchange_state() const {
     auto all = rounds_ ? rounds_->state() : std::vector<ExchangeState>();
     if (noise_) all.push_back({"exchange.noise", noise_->state()});
@@ -258,8 +260,8 @@ class Distributed {
     optimizer_.step();
   }
 
-  auto parameters() { return optimizer_.parameters(); }  // the wrapped optimizer's
-  O& optimizer() { return optimizer_; }                  // the wrapped one
+  auto parameters() { return optimizer_.parameters(); }  // parameters of the wrapped optimizer
+  O& optimizer() { return optimizer_; }                  // the wrapped optimizer
 
  private:
   struct Slot {

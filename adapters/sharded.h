@@ -111,7 +111,7 @@ class Sharded {
   ShardedMemory memory() const { return parameters_.memory(); }
   ShardedMemory peak_memory() const {
     return parameters_.peak_memory();
-  }  // the most of each in the last step that ended
+  }  // the maxima of both fields in the last step that ended
   /// Returns the bytes of the optimizer's state on this rank.
   int64_t state_bytes() {
     int64_t bytes = 0;

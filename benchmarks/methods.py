@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains examples/mnist by every method and prints a table of accuracy and of bytes: what a rank sent in a
-step, as the library counts it, beside what the method's formula says (docs/training-methods.md).
+"""Trains examples/mnist by every method and prints a table of accuracy and of bytes. It compares
+the bytes that a rank sent per step with the method's formula (docs/training-methods.md).
 
     benchmarks/methods.py [--seeds 1,2,3] [--ranks 4] [--only NAME...] [--build build/release]"""
 
@@ -22,12 +22,12 @@ BYTES = re.compile(r": (\d+) bytes sent per step")
 
 
 def formula(name, every, ranks):
-    """Bytes of a step; an allreduce of all parameters sends A on each rank."""
-    reduced = 2 * (ranks - 1) / ranks  # what is sent of each byte that is reduced
+    """Returns the bytes that a rank sends per step, or None if the method has no formula."""
+    reduced = 2 * (ranks - 1) / ranks  # bytes that a rank sends for each byte that is reduced
     whole = reduced * 4 * PARAMETERS
     rounds = STEPS // every / STEPS
-    few = ranks - 1  # of small tensors, which go straight to everybody
-    tests = few * 24 * 5 / STEPS  # loss and test counts of the epochs but the last
+    few = ranks - 1  # factor for small tensors, which each rank sends to all others
+    tests = few * 24 * 5 / STEPS  # loss and test counts of all epochs but the last
     products = few * 8 * TENSORS * ranks * (ranks + 1) / 2
     half = STEPS // 2
     sent = {
@@ -37,11 +37,11 @@ def formula(name, every, ranks):
         "post-local": whole * (half + half // every) / STEPS,
         "slowmo": (whole + few * 16) * rounds,
         "diloco": whole * rounds,
-        # Two fragments; one sets out every every / 2 steps, 2 steps early.
+        # There are two fragments. Every (every / 2) steps one is sent, 2 steps before it is due.
         "streaming-diloco": whole / 2 * ((STEPS + 2) // (every // 2)) / STEPS,
         "adasum": whole + products,
         "adasum-of-changes": (whole + products) * rounds,
-        "growing-batch": None,  # by the passes that a step takes in the end
+        "growing-batch": None,  # depends on the passes that a step takes in the end
     }.get(name, whole)
     return None if sent is None else sent + tests
 
@@ -84,7 +84,7 @@ def main():
         mean = statistics.mean(accuracies)
         reference = mean if reference is None else reference
         sent, wanted = results[0][1], formula(name, every, options.ranks)
-        # Steps that are negotiated send small gradients by themselves.
+        # The tolerance covers negotiated steps, which send small gradients separately.
         if wanted is not None and abs(sent - wanted) > 0.005 * wanted:
             wrong += 1
         print(f"| {' '.join((name, *more))} | {every} | "

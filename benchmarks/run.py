@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the library beside its peers and writes one table of ratios; docs/benchmarking.md tells
-how. Called by ./dev bench, which builds what it needs first."""
+"""Measures the library and its peers and writes one table of ratios, as docs/benchmarking.md
+describes. Called by ./dev bench, which builds what it needs first."""
 
 import argparse
 import fcntl
@@ -48,7 +48,7 @@ def commit_of(root):
 
 
 def claim(folder):
-    """The file whose lock says that nobody else measures in this checkout."""
+    """Returns a locked file. The lock ensures that only one run measures in this checkout."""
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / "lock").open("w", encoding="ascii")
     try:
@@ -132,7 +132,7 @@ def main():
                     timeout_s=20)
     rounds = Rounds(programs.commands, figures, state, network, probe, settings,
                     lambda text: print(text, flush=True))
-    # Stopped by whatever signal, programs end and namespaces go.
+    # Any signal that stops the run must also end the programs and remove the namespaces.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.monotonic()
     rounds.run(begin + settings.minutes * 60)

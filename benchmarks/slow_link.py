@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Trains examples/mnist on two ranks in two network namespaces, joined by a link of 100 Mb/s, until it names
-97 % of the test digits rightly, and prints a table of the seconds that took: the median of three runs. As root.
+"""Trains examples/mnist on two ranks in two network namespaces, joined by a link of 100 Mb/s, until
+it recognizes 97 % of the test digits. Prints a table of the seconds that this took, as the median
+of three runs. It must run as root.
 
     benchmarks/slow_link.py [--rate 100mbit] [--until 97] [--runs 3] [--build build/release]"""
 
@@ -30,7 +31,8 @@ ENDED = re.compile(r"test accuracy ([0-9.]+) %\s+after ([0-9.]+) s")
 
 
 def train(options, network, words, seed, port):
-    """Seconds and steps to the goal, or None; then what it came to."""
+    """Returns the seconds and steps to the goal, or None, and then the accuracy and seconds at the
+    end."""
     ranks = []
     for rank, (name, address) in enumerate(zip(network.names, ADDRESSES)):
         environment = dict(os.environ, TUTTI_RANK=str(rank), TUTTI_SIZE="2",
@@ -75,7 +77,7 @@ def main():
     for name, runs in results.items():
         texts = "; ".join(f"{reached[0]:.1f} s" if reached else f"not reached: {accuracy} % in {seconds} s"
                           for reached, accuracy, seconds in runs)
-        # What is never reached takes longest.
+        # A run that did not reach the goal counts as the slowest.
         middle = sorted((reached for reached, _, _ in runs),
                         key=lambda reached: reached[0] if reached else float("inf"))[len(runs) // 2]
         print(f"| {name} | {middle[0]:.1f} | {middle[1]} | {texts} |" if middle else

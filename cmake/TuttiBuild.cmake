@@ -49,9 +49,9 @@ function(tutti_options target)
       # asan also detects what these checks of ubsan detect.
       target_compile_options(${target} PRIVATE -fno-sanitize=null,object-size)
       if(NOT TUTTI_FULL_TESTS)
-        # In daily tests the other checks only trap, and asan shows the location (run_asan_daily()
-        # in dev). The code that describes each error in words would be a third of all code and
-        # nearly all data.
+        # In daily tests the other checks only trap, and asan shows the location
+        # (tools/dev/sanitize.sh). The code that describes each error in words would be a third of
+        # all code and nearly all data.
         target_compile_options(${target} PRIVATE -fno-sanitize=vptr
           $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fsanitize-undefined-trap-on-error>)
         # The library's own code is checked for use after scope only in `--full`, because this check
@@ -85,8 +85,8 @@ if(TUTTI_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   endforeach()
 endif()
 
-# For programs whose own code runs once. asan's instrumentation compiles fastest without
-# optimization. That of gcc's tsan does not.
+# tutti_runs_once() is for programs whose own code runs once. asan's instrumentation compiles
+# fastest without optimization. The instrumentation of gcc's tsan does not.
 if(TUTTI_QUICK_BUILD AND (TUTTI_SANITIZE MATCHES "address" OR
     (TUTTI_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")))
   set(TUTTI_RUNS_ONCE -O0)
@@ -96,7 +96,7 @@ endif()
 function(tutti_runs_once target)
   target_compile_options(${target} PRIVATE ${TUTTI_RUNS_ONCE})
 endfunction()
-# For suites that run many times, once for each backend.
+# tutti_runs_often() is for suites that run many times, once for each backend.
 function(tutti_runs_often target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:${TUTTI_O1}>)
 endfunction()
@@ -137,7 +137,7 @@ function(tutti_together target)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # gcc takes a source that is included for a header.
+  # gcc mistakes an included source for a header, and would warn about it.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   get_target_property(sources ${target} SOURCES)
@@ -226,7 +226,7 @@ endfunction()
 function(tutti_version_script variable)
   set(map ${PROJECT_BINARY_DIR}/libtutti.map)
   tutti_listed_headers(headers "")
-  list(REMOVE_ITEM headers adapters/c/tutti.h) # has its own line
+  list(REMOVE_ITEM headers adapters/c/tutti.h) # the C interface has its own line
   set(script cmake/version_script.awk)
   list(APPEND headers cmake/libtutti.map.in)
   list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE files)
@@ -241,8 +241,8 @@ endfunction()
 # Makes two libraries from the same objects. `tutti` is installed and exports what its version script
 # (cmake/libtutti.map.in) lists. `tutti_everything` exports all symbols, for tests. Both have the same
 # file name, so a plugin is served by whichever library its program uses. Targets that link
-# `tutti_here` get tutti_everything if TUTTI_LINKS_EVERYTHING is set, as in tests. Libraries between
-# tutti_here and such a program do so too.
+# `tutti_here` get tutti_everything if TUTTI_LINKS_EVERYTHING is set, as in tests. A library that
+# links tutti_here passes this choice on to its programs.
 #
 # With sanitizers there is only one library, because they need types that the map hides, and such a
 # build is not installed.
@@ -256,7 +256,8 @@ function(tutti_exports)
     list(APPEND libraries tutti_everything)
   endif()
   foreach(library ${libraries})
-    # No program replaces the library's own functions.
+    # No program replaces the library's own functions, so calls within the library are bound
+    # directly.
     target_link_options(${library} PRIVATE -Wl,-Bsymbolic-functions)
     set_target_properties(${library} PROPERTIES
       VERSION ${PROJECT_VERSION} SOVERSION ${TUTTI_SOVERSION})
@@ -281,7 +282,7 @@ function(tutti_everything)
   target_include_directories(tutti_everything PUBLIC ${TUTTI_INCLUDE_DIR})
   target_link_libraries(tutti_everything PUBLIC Threads::Threads
     PRIVATE $<TARGET_PROPERTY:tutti,LINK_LIBRARIES>)
-  # Its plugins are in the same folder as those of the other library.
+  # The plugins of tutti_everything are in the same folder as those of `tutti`.
   file(MAKE_DIRECTORY ${folder})
   file(CREATE_LINK .. ${folder}/tutti-${TUTTI_SOVERSION} SYMBOLIC)
   tutti_options(tutti_everything)

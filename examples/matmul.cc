@@ -48,7 +48,7 @@ std::pair<tutti::Tensor, double> multiply(tutti::LayerKernels& kernels, const Se
       kernels.make_tensor(tutti::Shape{rows.shape()[0], s.size}, tutti::DataType::f32);
   auto& runtime = tutti::device_runtime(kernels.device().kind);
   const auto round = [&] { kernels.linear_forward(rows, columns, tutti::TensorView(), product); };
-  round();  // the first product is not timed: it makes the plan
+  round();  // the first product is not timed, because it prepares the kernels
   runtime.synchronize(kernels.stream());
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < s.rounds; ++i) round();

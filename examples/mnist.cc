@@ -24,8 +24,8 @@ namespace {
 
 struct Settings {
   int epochs = 6;
-  int batch = 64;             // per step, on all ranks together
-  std::string optimizer;      // of the ranks' own steps; empty: the method's default
+  int batch = 64;             // images per step, on all ranks together
+  std::string optimizer;      // name of the ranks' own optimizer; empty: the method's default
   double learning_rate = -1;  // below 0: the optimizer's default
   double momentum = -1;       // below 0: the method's default
   unsigned seed = 1;
@@ -37,7 +37,7 @@ struct Settings {
   std::string timeline;
   std::string save;
   std::string device = "cpu";
-  std::string dtype = "f32";  // of activations
+  std::string dtype = "f32";  // dtype of activations
   bool quiet = false;
 };
 
@@ -45,7 +45,7 @@ struct Settings {
 struct Method {
   const char* name;
   std::function<tutti::DistributedOptions(int every, int64_t steps)> options;
-  const char* optimizer = "sgd";  // of the ranks' own steps
+  const char* optimizer = "sgd";  // optimizer of the ranks' own steps
   double momentum = 0.9;          // of that SGD
 };
 
@@ -238,7 +238,7 @@ void train(const Settings& settings, const Method& method, const MakeInner& make
   double right = 0, seconds_of_tests = 0;               // tests within an epoch
   uint64_t bytes_sent = comm->statistics().data_bytes;  // by this rank, until training ends
   int64_t step = 0;
-  int passes = 0;  // since the last step of the optimizer
+  int passes = 0;  // passes since the last step of the optimizer
   model.zero_grad();
   bool is_good = false;  // --until is reached
   for (int epoch = 1; epoch <= settings.epochs && !is_good; ++epoch) {

@@ -26,7 +26,7 @@ struct Settings {
   int64_t image = 224;
   int64_t classes = 1000;
   int64_t width = 64;                      // channels of the first stage
-  std::vector<int> blocks = {3, 4, 6, 3};  // of each stage
+  std::vector<int> blocks = {3, 4, 6, 3};  // number of blocks in each stage
   unsigned seed = 1;
   double learning_rate = 0.05;
   int zero = 0;  // stage of ZeRO; 0: every rank has everything

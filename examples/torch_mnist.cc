@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr int64_t kBatch = 64;  // per step, on all ranks together
+constexpr int64_t kBatch = 64;  // images per step, on all ranks together
 
 struct Digits {
   torch::Tensor images, labels;

@@ -57,7 +57,8 @@ void CastRange(const std::byte* input, std::byte* output, int64_t count, Scale s
   int64_t i = 0;
   for (; i + width <= count; i += width) C::Store(hn::Mul(C::Load(from + i), by), to + i);
   if (i == count) return;
-  // The last elements, fewer than a vector, are computed on zero-padded copies of vector length.
+  // Fewer elements than one vector remain. They are computed on zero-padded copies of vector
+  // length.
   constexpr size_t kMaxLanes = hn::MaxLanes(typename C::D());
   const auto rest = static_cast<size_t>(count - i);
   HWY_ALIGN From last_from[kMaxLanes] = {};
@@ -68,6 +69,7 @@ void CastRange(const std::byte* input, std::byte* output, int64_t count, Scale s
 }
 
 // Without vector instructions Highway turns overflow from f64 to f32 into the largest finite value.
+// So those targets have no wide cast.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 constexpr bool kHasWideCast = false;
 #else

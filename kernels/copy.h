@@ -11,8 +11,8 @@ namespace tutti {
 inline constexpr int64_t kBeyondCachesBytes = 32 << 20;
 
 /// Copies `bytes` bytes between buffers that do not overlap, past the caches. Cache lines of
-/// `output` that a core holds are evicted, so the next reader loads them from memory. The written
-/// bytes are ordered like any other store.
+/// `output` that a core holds are evicted, so the next reader loads them from memory. The function
+/// ends with a store fence, so later stores become visible after the copied bytes.
 void copy_past_caches(std::byte* output, const std::byte* input, size_t bytes);
 
 }  // namespace tutti

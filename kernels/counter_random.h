@@ -29,7 +29,8 @@ void fill_random_units(const RandomKey& key, uint64_t first, std::span<float> va
 /// Fills `values` with standard normal numbers. Each pair of elements is computed from two 32-bit
 /// random words (Box and Muller 1958).
 void fill_random_normals(const RandomKey& key, uint64_t first, std::span<float> values);
-/// Returns the numbers 0 to count - 1 in random order (Fisher and Yates; element i decides swap i).
+/// Returns the numbers 0 to count - 1 in random order (Fisher-Yates shuffle). Random block i
+/// decides swap i.
 std::vector<int64_t> random_order(const RandomKey& key, int64_t count);
 
 }  // namespace tutti

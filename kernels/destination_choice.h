@@ -32,7 +32,7 @@ inline void copy_to(Destination destination, std::byte* place, const std::byte* 
 class DestinationChoice {
  public:
   static constexpr int kFirstTrial = 16;  // chunks before the first trial
-  /// Chunks of a trial. Its last chunks reuse the slots of its first ones.
+  /// Number of chunks in a trial. The last chunks of a trial reuse the slots of its first chunks.
   static constexpr int kTrial = 12;
   static constexpr int kBetween = 1000;   // chunks from one trial to the next
   static constexpr int kMeasured = 8;     // between trials one chunk in this many is measured

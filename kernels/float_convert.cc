@@ -37,7 +37,8 @@ BFloat16 to_bfloat16(float value) noexcept {
   if ((bits & 0x7fffffff) > kFloatInfinity)
     return {static_cast<uint16_t>(bits >> 16 | 0x0040)};  // quiet NaN; else it might look infinite
   // Adds half a unit of the last kept bit, minus one if that bit is even, so that ties go to even.
-  // A carry out of the mantissa leads to the next binade, and out of the last binade to infinity.
+  // A carry out of the mantissa increases the exponent, and from the largest exponent it leads to
+  // infinity.
   return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 

@@ -145,7 +145,7 @@ struct Format<Float16> {
 };
 
 // Vectors of one element type, computed in lanes of `Lane`. LoadTwo() may distribute the elements
-// over its two vectors in any order; StoreTwo() puts each element back at its index.
+// over its two vectors in any order. StoreTwo() puts each element back at its index.
 template <class T>
 struct Lanes {
   using Lane = T;

@@ -145,7 +145,6 @@ HWY_INLINE void ReduceFour(const To& outputs, const From& inputs, int64_t i,
   }
 }
 
-// Reduces one vector at element i.
 template <class T, class Op, class To, class From>
 HWY_INLINE void ReduceVector(const To& outputs, const From& inputs, int64_t i,
                              typename Lanes<T>::Lane multiplier, bool is_scaled) {
@@ -194,8 +193,8 @@ HWY_INLINE void ReduceLoop(const To& outputs, const From& inputs, const Elements
   const auto [begin, end, order] = elements;
   const int64_t step = 4 * width;
   int64_t i = begin;
-  // The order matters only to loops of fixed size; all others are too slow for it to make a
-  // difference.
+  // The direction affects speed only in loops of fixed size. All other loops are too slow for it to
+  // make a difference.
   if (!std::is_same_v<From, Inputs> && order == Order::descending) {
     const int64_t middle = begin + (end - begin) / step * step;
     for (i = middle - step; i >= begin; i -= step)
@@ -244,7 +243,7 @@ HWY_INLINE void StreamSum(Outputs outputs, Inputs inputs, int64_t i,
   using L = Lanes<T>;
   const typename L::D d;
   // Prefetches far ahead into the second-level cache, and closer ahead into the first. The outer
-  // caches are skipped, because data larger than they are is read only once.
+  // caches are skipped, because data that does not fit in them is read only once.
   constexpr int64_t kLineElements = kLine / static_cast<int64_t>(sizeof(T));
   constexpr int64_t kFar = 24 * kLineElements, kNear = 6 * kLineElements;
   for (const std::byte* input : inputs) {

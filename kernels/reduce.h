@@ -40,8 +40,8 @@ constexpr bool is_average(ReduceOp op, Scale scale) noexcept {
 enum class Destination : uint8_t {
   by_size,  // memory if the result is too large to stay in a cache, else cache
   cache,    // the result is read again soon
-  /// Past the caches where possible. The caches keep their contents, and the memory bus carries
-  /// each byte of the result once instead of twice.
+  /// The result is written past the caches where possible. The caches keep their contents, and the
+  /// memory bus carries each byte of the result once instead of twice.
   memory
 };
 
@@ -64,12 +64,12 @@ enum class Order : uint8_t { ascending, descending };
 /// There must be at least one input. `output` may equal the pointer of any one input and must not
 /// overlap any input otherwise. The loops are vectorised with run-time dispatch and equal
 /// reduce_reference() to the bit. Results that go past the caches (sums and averages of floats that
-/// are not in place) are ordered for the next reader like any other store.
+/// are not in place) are followed by a store fence.
 void reduce(DataType dtype, ReduceOp op, std::byte* output,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size, Order order = Order::ascending);
 
-/// Writes the same result into several outputs. Each output may equal the pointer of one input.
+/// Writes the same result into several outputs. Each output pointer may equal one input pointer.
 void reduce(DataType dtype, ReduceOp op, std::span<std::byte* const> outputs,
             std::span<const std::byte* const> inputs, int64_t count, Scale scale = {},
             Destination destination = Destination::by_size, Order order = Order::ascending);

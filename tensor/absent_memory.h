@@ -20,7 +20,7 @@ class AbsentMemory {
   AbsentMemory(AbsentMemory&& other) noexcept : begin_(other.begin_) { other.begin_ = 0; }
   AbsentMemory& operator=(AbsentMemory&& other) noexcept;
 
-  /// Returns whether any memory is absent. In a process that shards nothing, none ever is.
+  /// Returns whether any memory is absent. This is never the case in a process that shards nothing.
   static bool any() { return count_.load(std::memory_order_relaxed) != 0; }
 
  private:

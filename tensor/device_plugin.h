@@ -17,8 +17,8 @@ struct DeviceDescription {
   std::vector<std::string> notes = {};  // missing features, and their replacements
 };
 
-/// Must grow whenever this header, or one that it includes, changes the interface against which a
-/// plugin is compiled.
+/// This number must grow whenever this header, or one that it includes, changes the interface
+/// against which a plugin is compiled.
 inline constexpr uint32_t kDeviceAbi = 4;
 
 /// The record that libtutti_device_<name>.so exports. `versions` and `devices` may be called even

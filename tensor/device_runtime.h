@@ -16,7 +16,7 @@ namespace tutti {
 
 /// A reduction over the memory of several ranks, all of which the device can access: outputs[j][i]
 /// = scale(op over k of inputs[k][i]) with k ascending, as kernels/reduce.h defines it. op is not
-/// average. Each output may equal the pointer of one input.
+/// average. Each output pointer may equal one input pointer.
 struct DeviceReduction {
   std::span<const std::byte* const> inputs;  // at most DeviceRuntime::kMostReduced
   std::span<std::byte* const> outputs;       // also at most kMostReduced
@@ -72,7 +72,7 @@ class DeviceRuntime {
   /// for other processes. Allocations beyond the limit throw Error(out_of_memory). Memory of
   /// allocate_shared() does not count. Does nothing on the CPU.
   virtual void limit_memory(Device device, size_t bytes) = 0;
-  /// Returns host memory that streams can access, too (pinned).
+  /// Returns pinned host memory, which streams can access, too.
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void free_host(void* memory) noexcept = 0;
   /// Returns a 64-bit word of pinned memory from a pool. It is zero at first. The host and streams
@@ -110,7 +110,8 @@ class DeviceRuntime {
   /// Reduces in stream order, in one pass over all inputs.
   virtual void reduce(const DeviceReduction& reduction, StreamRef stream) = 0;
   /// Queues this rank's part of an allreduce whose ranks wait for each other on the device. All
-  /// state of its rounds is on the device, so that a captured graph may contain the allreduce.
+  /// state that changes from launch to launch is on the device, so that a captured graph may
+  /// contain the allreduce.
   virtual void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) = 0;
 
   // The following functions serve memory that several ranks access.

@@ -18,7 +18,8 @@ Shape::Shape(std::span<const int64_t> extents) : rank_(static_cast<int>(extents.
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape {} has a negative extent", to_string()));
     empty |= extent == 0;
-    // Zeros are left out, so that no part of an empty shape (its rows) can overflow either.
+    // Extents of 0 are left out of the product, so that a part of an empty shape (its rows) cannot
+    // overflow either.
     if (extent != 0 && __builtin_mul_overflow(count_, extent, &count_))
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("shape {} has more than 2^63 elements", to_string()));

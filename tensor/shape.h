@@ -16,7 +16,7 @@ class Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<int64_t> extents) {
-    // This shortcut serves vectors, whose shape is made in every call that takes one.
+    // This shortcut serves vectors, because each call that takes a vector makes its shape.
     if (extents.size() == 1 && *extents.begin() >= 0) {
       rank_ = 1;
       count_ = in_place_[0] = *extents.begin();

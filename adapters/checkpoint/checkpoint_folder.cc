@@ -35,7 +35,7 @@ constexpr std::string_view kReplacedSuffix = ".replaced";
 
 std::string file_of_rank(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
-// Returns the line about a tensor that ranks compare.
+// Returns a line that describes a tensor. The ranks compare these lines.
 std::string described(const PlacedTensor& tensor) {
   const auto& placement = tensor.placement;
   return fmt::format("\"{}\" {}{}{}", tensor.name, to_string(tensor.here.dtype()),
@@ -45,9 +45,10 @@ std::string described(const PlacedTensor& tensor) {
                                                      : "");
 }
 
-// Returns the parts that a rank writes. It writes all that it alone holds. Tensors that all ranks
-// hold are divided in the order of the list, and each rank writes an equal share of their bytes.
-// This follows from the placements, so each rank knows the parts of every rank.
+// Returns the parts that a rank writes. A rank writes all elements that it alone holds. Tensors
+// that all ranks hold are divided in the order of the list, and each rank writes an equal share of
+// their bytes. This division follows from the placements, so each rank knows the parts of every
+// rank.
 std::vector<FilePart> parts_of_rank(const std::vector<PlacedTensor>& tensors, int size, int rank) {
   int64_t all_bytes = 0, before = 0;  // bytes of replicated tensors: all, and those before `tensor`
   for (const auto& tensor : tensors)
@@ -107,8 +108,8 @@ struct CheckpointFolder::Saving {
   std::exception_ptr refused;  // the reason why this rank has no plan
 };
 
-// Rank 0's draft of a checkpoint while it is written. The destructor removes the draft, unless it
-// was renamed.
+// A draft is a checkpoint's folder under a temporary name. Only rank 0 has this object. The
+// destructor removes the draft, unless it was renamed.
 struct CheckpointFolder::Draft {
   explicit Draft(const std::string& folder, int64_t step)
       : lock(folder),
@@ -146,8 +147,8 @@ std::string CheckpointFolder::place_of(int64_t step) const {
 }
 
 // Returns the name to which an old checkpoint is renamed before it is removed. The name has the
-// suffix of drafts, so the next save cleans it up. It is unused, because each save first removes
-// all drafts.
+// suffix of drafts (temporary folders), so the next save cleans it up. The name is unused, because
+// each save first removes all drafts.
 std::string CheckpointFolder::old_place_of(int64_t step) const {
   return fmt::format("{}/.{}{}.old{}", folder_, kStepPrefix, step, kDraftSuffix);
 }
@@ -214,7 +215,7 @@ std::string CheckpointFolder::plan_of(int64_t step, const std::vector<PlacedTens
   return list;
 }
 
-// Sends nothing to other ranks. If a rank cannot save, write() makes that known to all of them.
+// Sends nothing to other ranks. If a rank cannot save, write() reports that to all of them.
 CheckpointFolder::Saving CheckpointFolder::prepare(
     int64_t step, const std::vector<PlacedTensor>& tensors,
     const std::map<std::string, std::string>& words) {
@@ -250,7 +251,8 @@ void CheckpointFolder::take_snapshot(Saving& saving, bool of_all) try {
   for (const auto& piece : saving.pieces)
     if (is_copied(piece)) bytes += piece.here.bytes();
   if (bytes == 0) return;
-  snapshot_.resize(static_cast<size_t>(bytes));  // no thread writes from it after wait()
+  // After wait() no thread reads the snapshot any more.
+  snapshot_.resize(static_cast<size_t>(bytes));
   auto* to = snapshot_.data();
   for (auto& piece : saving.pieces) {
     if (!is_copied(piece)) continue;
@@ -301,7 +303,7 @@ void CheckpointFolder::save_in_background(int64_t step, const std::vector<Placed
   try {
     background_ = std::async(std::launch::async, [this, shared] { write(*shared); });
   } catch (const std::system_error&) {
-    write(*shared);  // there is no thread, and the other ranks wait for this rank's part
+    write(*shared);  // no thread could be started, and the other ranks wait for this rank's part
   }
   note_saved(begin);
 }
@@ -407,7 +409,8 @@ std::vector<int64_t> CheckpointFolder::steps() const {
   return found;
 }
 
-// Removes old checkpoints. They are first renamed to drafts, so that no reader sees half of one.
+// Removes old checkpoints. They are first renamed to drafts, so that no reader sees half of a
+// checkpoint.
 void CheckpointFolder::remove_old() const {
   const auto all = steps();
   for (size_t i = 0; i + static_cast<size_t>(options_.keep) < all.size(); ++i)
@@ -416,8 +419,8 @@ void CheckpointFolder::remove_old() const {
 }
 
 // Requires the folder's lock. If a job ended between two renames, its old checkpoint gets its name
-// back. If the new checkpoint already has the name, the old one becomes a draft by one rename, so
-// that no reader sees half of it.
+// back. If the new checkpoint already has the name, the old checkpoint becomes a draft by one
+// rename, so that no reader sees half of it.
 void CheckpointFolder::settle_replaced() const {
   remove_drafts();
   for (const int64_t step : steps()) {

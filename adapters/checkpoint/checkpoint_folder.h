@@ -121,8 +121,8 @@ class CheckpointFolder {
   std::string place_of(int64_t step) const;
   std::string old_place_of(int64_t step) const;
   std::string replaced_place_of(int64_t step) const;
-  /// Runs `work` on each rank and returns the texts of all ranks. If it throws on a rank, all ranks
-  /// throw an Error that names that rank.
+  /// Runs `work` on each rank and returns the texts of all ranks. If `work` throws on a rank, all
+  /// ranks throw an Error that names that rank.
   Texts agree(const std::string& phase, const std::function<std::string()>& work);
 
   Communicator& comm_;

@@ -17,16 +17,17 @@ namespace tutti {
 
 namespace {
 
-// Returns the shape of the stored tensors of several ranks that each have their own.
+// Returns the shape under which the tensors of `ranks` ranks are stored together, if each rank has
+// its own.
 Shape shape_of_all(const Shape& own, int64_t ranks) {
   std::vector<int64_t> extents = {ranks};
   extents.insert(extents.end(), own.extents().begin(), own.extents().end());
   return Shape(extents);
 }
 
-// Returns for how many ranks a checkpoint stores a tensor of their own. `wanted` is the shape of
-// one rank's tensor. Returns 0 if the checkpoint stores one tensor for all ranks, and nothing if
-// the shapes do not fit.
+// Returns how many ranks' own tensors an entry of a checkpoint stores. `wanted` is the shape of one
+// rank's tensor. Returns 0 if the checkpoint stores one tensor for all ranks, and nothing if the
+// shapes do not fit.
 std::optional<int64_t> ranks_with_their_own(const CheckpointEntry& entry, const Shape& wanted) {
   if (entry.shape == wanted) return 0;
   if (entry.shape.rank() > 0 && entry.shape[0] > 0 &&

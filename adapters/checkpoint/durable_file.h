@@ -36,8 +36,8 @@ void rename_folder(const std::string& from, const std::string& to);
 /// has the name `name`.
 void put_in_place(const std::string& draft, const std::string& name, const std::string& aside);
 
-/// A lock of a folder, which one process at a time can hold to write there. It ends with the
-/// process.
+/// A lock that a process must hold to write into a folder. Only one process can hold it, and it
+/// ends with the process.
 class FolderLock {
  public:
   /// Throws Error(io) immediately if the lock is held. The text names the folder and the process

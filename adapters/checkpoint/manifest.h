@@ -17,7 +17,7 @@ namespace tutti {
 struct CheckpointPart {
   ElementRange range;
   int file = 0;         // index into Manifest::files
-  uint64_t offset = 0;  // of the range's first byte, from the file's begin
+  uint64_t offset = 0;  // offset of the range's first byte in the file, in bytes
   /// 64-bit XXH3 of the bytes; none for a file without a manifest.
   std::optional<uint64_t> checksum;
 };
@@ -47,7 +47,7 @@ struct Manifest {
   /// wrong. The result is consistent: parts make up whole tensors and are inside their files.
   static Manifest parse(const std::string& where, std::string_view text);
   /// Makes the manifest of a plain safetensors file of `file_bytes` bytes. `head` is the first part
-  /// of the file, as long as header_bytes() says. Step and checksums are not known.
+  /// of the file; header_bytes() returns its length. The step and the checksums are then unknown.
   static Manifest of_header(const std::string& where, std::string_view head, uint64_t file_bytes);
   /// Returns the number of bytes of a safetensors file before its data, as the file's first 8 bytes
   /// say. Throws Error(corrupt_data) if the file is shorter than that.

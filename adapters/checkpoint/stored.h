@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-constexpr const char* kManifestName = "/manifest.json";  // in the folder of a step
+constexpr const char* kManifestName = "/manifest.json";  // path in the folder of a step
 
 /// Returns the shape of a tensor as files store it. If each rank has its own tensor, these are
 /// stored one after another.

@@ -8,10 +8,10 @@
 
 namespace tutti {
 
-/// Adasum (Maleki et al. 2021) combines two vectors to a (1 - a.b / 2|a|^2) + b (1 - a.b / 2|b|^2).
-/// This is their sum if they are orthogonal and their mean if they are parallel. More than two
-/// vectors are combined up a binary tree over the ranks, whose halves differ by at most one rank.
-/// Each tensor has inner products of its own. The number of ranks is arbitrary.
+/// Adasum (Maleki et al. 2021) combines two vectors a and b to a (1 - a.b / 2|a|^2) + b (1 - a.b /
+/// 2|b|^2). This is their sum if they are orthogonal and their mean if they are parallel. More than
+/// two vectors are combined up a binary tree over the ranks, whose halves differ by at most one
+/// rank. Each tensor has inner products of its own. The number of ranks is arbitrary.
 ///
 /// The tree's result is a linear combination of the ranks' vectors, and its factors follow from
 /// their inner products alone. So each rank receives all ranks' values of its share of the

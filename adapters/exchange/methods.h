@@ -16,9 +16,9 @@ ExchangePolicy synchronous();
 /// Takes `every` local steps and then the mean of the parameters (Stich 2019). Traffic: one
 /// allreduce in `every` steps.
 ExchangePolicy local_sgd(int every, Momenta momenta = Momenta::own);
-/// Is synchronous for the first `synchronous_steps` steps, then local (Lin et al. 2020). Traffic:
-/// one allreduce per step at first, later one in `every` steps. It works best if the learning rate
-/// drops for the first time when the local steps begin.
+/// Exchanges gradients in each of the first `synchronous_steps` steps. After that it is local SGD
+/// (Lin et al. 2020). Traffic: one allreduce per step at first, later one in `every` steps. It
+/// works best if the learning rate drops for the first time when the local steps begin.
 ExchangePolicy post_local_sgd(int64_t synchronous_steps, int every);
 /// Adds a momentum over the rounds of local SGD, in units of the inner learning rate (Wang et al.
 /// 2020). Traffic: one allreduce in `every` steps.

@@ -42,8 +42,8 @@ NoiseEstimates estimate_noise(double mean_square_of_ranks, double square_of_mean
 double sum_of_squares(const TensorView& tensor);
 
 /// Keeps a running mean of each estimate, because a running mean of their quotient would be biased.
-/// Both means lack the same share at first, so their quotient needs no correction. The inputs are
-/// equal on all ranks, and therefore so are the results.
+/// Both means start at zero and are too small by the same factor at first, so their quotient needs
+/// no correction. The inputs are equal on all ranks, and therefore so are the results.
 class NoiseScale {
  public:
   NoiseScale(const NoisePolicy& policy, int passes, int ranks);

@@ -69,8 +69,7 @@ void check_ranges(const ExchangePolicy& policy) {
        fmt::format("outer.pull is {}, want more than 0 and at most 1", outer.pull));
 }
 
-// Refuses settings of rounds if gradients are exchanged. Each step is then the same on all ranks,
-// and there are no rounds.
+// Refuses settings that have no meaning if gradients are exchanged. That happens in every step.
 void check_gradients(const ExchangePolicy& policy) {
   const std::string_view unless = "; exchange parameters or changes, or leave it out";
   want(policy.every == 1, fmt::format("what=gradients excludes every={}{}", policy.every, unless));

@@ -34,8 +34,8 @@ struct OuterStep {
 };
 
 /// Says when ranks exchange, what they exchange, and what they do with the result. It must be equal
-/// on all ranks, which distributed() checks. The default is synchronous SGD. methods.h makes the
-/// named ones.
+/// on all ranks, which distributed() checks. The default is synchronous SGD. methods.h has a
+/// function for each named method.
 struct ExchangePolicy {
   Exchanged what = Exchanged::gradients;
   /// Number of steps of the inner optimizer from one exchange of a parameter to the next.

@@ -18,15 +18,16 @@ struct ExchangeState {
 };
 
 /// Exchanges parameters, or their changes, after those steps of the inner optimizer that the policy
-/// selects. The thread that steps uses it. The order in which fragments are sent and received
-/// follows from the number of steps alone, so all ranks agree on it without a message. A step that
-/// throws leaves the parameters that all ranks share as they were. After a lost rank, make a new
-/// communicator and call distributed() again, which gives all ranks rank 0's parameters.
+/// selects. Only the thread that takes the steps uses this object. The order in which fragments are
+/// sent and received follows from the number of steps alone, so all ranks agree on it without a
+/// message. A step that throws leaves the parameters that all ranks share as they were. After a
+/// lost rank, make a new communicator and call distributed() again, which gives all ranks rank 0's
+/// parameters.
 class Rounds {
  public:
   /// `values` must already be equal on all ranks. They must be f32 or f64 in host memory; otherwise
   /// this throws Error(invalid_argument). `momenta` are the inner optimizer's state. Only the wire
-  /// of `reduce` is used, for changes.
+  /// dtype of `reduce` is used, and only for changes.
   Rounds(Communicator& comm, const ExchangePolicy& policy, const ReduceOptions& reduce,
          std::vector<NamedTensor> values, std::vector<NamedTensor> momenta);
   /// Waits for the operations under way.
@@ -47,11 +48,11 @@ class Rounds {
   /// Waits until the fragment under way has arrived. Its result is used only in the step for which
   /// it is due. From the arrival until the next step, state() is complete. This call is local.
   void arrive();
-  /// Returns the state that all ranks share, equal on all of them. "exchange.steps", i64[2], has
-  /// the number of inner steps taken and the index of the fragment under way (-1: none). If the
-  /// policy needs them, there are "exchange.shared.<parameter>" and
-  /// "exchange.momentum.<parameter>". If fragments are sent early, there are
-  /// "exchange.sent.<parameter>" and "exchange.rates", f64[2], of the fragment under way.
+  /// Returns the state that is equal on all ranks. "exchange.steps", i64[2], has the number of
+  /// inner steps taken and the index of the fragment under way (-1: none). If the policy needs
+  /// them, there are "exchange.shared.<parameter>" and "exchange.momentum.<parameter>". If
+  /// fragments are sent early, there are "exchange.sent.<parameter>" and "exchange.rates", f64[2],
+  /// of the fragment under way.
   const std::vector<ExchangeState>& state() const { return state_; }
 
  private:
@@ -59,7 +60,7 @@ class Rounds {
     std::string name;
     TensorView value;
     Tensor shared;    // the parameters that all ranks share; empty unless changes are exchanged
-    Tensor momentum;  // the outer step's; empty if it has none
+    Tensor momentum;  // momentum of the outer step; empty if it has none
     // The tensor that is sent and then holds the mean. Empty if the value itself is sent.
     Tensor sent;
   };
@@ -84,7 +85,7 @@ class Rounds {
   std::vector<NamedTensor> momenta_;
   std::vector<Work> works_;  // operations of the fragment under way
   Tensor rates_;             // f64[2]: the highest learning rate of all ranks, and minus the lowest
-  std::vector<size_t> fragment_begins_;  // into parts_, one more than there are fragments
+  std::vector<size_t> fragment_begins_;  // indices into parts_; one more than there are fragments
   Tensor steps_;                         // inner steps taken and the fragment under way, i64
   std::vector<ExchangeState> state_;
 };

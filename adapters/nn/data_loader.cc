@@ -13,9 +13,9 @@
 
 namespace tutti::nn {
 
-// Copies images to a device on a stream of its own. It takes their memory back when the reader is
-// done with them. The tensors own a reference to the Courier, so it may outlive the loader. No call
-// waits for a stream.
+// Copies images to a device on a stream of its own. It takes the memory of the images back when the
+// reader no longer uses it. The tensors own a reference to the Courier, so it may outlive the
+// loader. No call waits for a stream.
 class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
  public:
   Courier(Device device, StreamRef reader)
@@ -73,7 +73,7 @@ class DataLoader::Courier : public std::enable_shared_from_this<Courier> {
   DeviceRuntime& runtime_;
   const Device device_;
   const StreamRef reader_, stream_;
-  void* const sent_;  // event: the loader's thread records it, its user awaits it
+  void* const sent_;  // event that the loader's thread records and its user awaits
   std::mutex mutex_;  // guards the use of read_
   void* const read_;
   const ForkGuard made_;
@@ -123,7 +123,8 @@ void DataLoader::restore(const LoaderPosition& position) {
   ahead_.reset();
   position_ = position;
   position_.order = kSampleOrder;
-  // A step that is too large to multiply is past the end as well.
+  // Any step beyond the number of images is past the end of the epoch. The limit keeps the product
+  // from overflowing.
   if (position.consumed < 0)
     position_.consumed = std::min(position.step, dataset_.count()) * options_.batch * options_.size;
 }

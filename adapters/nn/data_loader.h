@@ -26,7 +26,7 @@ struct LoaderOptions {
   bool shuffle = true;  // a different order in each epoch
   uint64_t seed = 1;    // equal on all ranks
   // If true, steps that cannot fill every rank's batch are left out. If false, ranks may end with
-  // smaller batches or differ by one step; use join() then.
+  // smaller batches or have one step more than others; use join() then.
   bool drop_last = true;
   /// The images go to this device. They are copied one batch ahead on a stream of the loader's own.
   /// `stream` is the stream that will read them; it waits for the copy. Pass a model's device() and
@@ -109,7 +109,7 @@ class DataLoader {
   const ForkGuard fork_guard_;
   std::shared_ptr<Courier> courier_;  // copies to the device; null if there is none
   OwnedWhereMade<std::future<Batch>>
-      ahead_;  // a fork does not have its thread and must not wait for it
+      ahead_;  // a forked process lacks the future's thread and must not wait
 };
 
 }  // namespace tutti::nn

@@ -43,7 +43,8 @@ std::vector<int64_t> idx_extents(const std::string& file, std::span<const std::b
     const uint32_t extent = big_endian(bytes, 4 + 4 * i);
     extents.push_back(extent);
     is_empty |= extent == 0;
-    // Zeros are left out, because a Shape multiplies the other extents even if the tensor is empty.
+    // Extents of 0 are left out, because a Shape multiplies the other extents even if the tensor is
+    // empty.
     if (extent != 0 && __builtin_mul_overflow(total, int64_t{extent}, &total))
       throw bad_file(file, "the header counts more bytes than 64 bits can");
   }

@@ -37,7 +37,8 @@ class TextDataset {
   /// `length` bytes. One sequence needs one byte more than that.
   TextDataset(const std::string& file, int64_t length);
   /// Returns sequences `first` to first + count - 1 of the step's batch. Each begins at a position
-  /// that is drawn from (seed, step, number of the sequence), so every rank would get the same.
+  /// that is drawn from (seed, step, number of the sequence), so every rank would get the same
+  /// sequences.
   Sequences sequences(uint64_t seed, uint32_t step, int64_t first, int64_t count) const;
 
  private:

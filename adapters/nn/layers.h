@@ -41,7 +41,7 @@ std::unique_ptr<Layer> global_average_pool();
 
 std::unique_ptr<Layer> relu();
 std::unique_ptr<Layer> tanh();
-std::unique_ptr<Layer> gelu();  // the approximation by tanh
+std::unique_ptr<Layer> gelu();  // GELU in its tanh form
 /// Computes log softmax of each row of [batch, ..., classes].
 std::unique_ptr<Layer> log_softmax();
 /// In training, sets each element to zero with `probability` and divides the others by 1 -

@@ -136,8 +136,8 @@ class LayerwiseOptimizer : public BaseOptimizer {
   LayerwiseOptimizer(std::vector<Parameter> parameters, double learning_rate, Wholes wholes);
   bool is_adapted(size_t parameter) const;
   std::vector<bool> all_adapted() const;
-  /// Returns how many parameters are stepped together: all of them if numbers must be added up over
-  /// the ranks.
+  /// Returns how many parameters are stepped together. These are all parameters if numbers must be
+  /// added up over the ranks, else one.
   size_t together() const { return wholes_.add_up ? parameters_.size() : 1; }
   void add_up(std::span<double> sums) const {
     if (wholes_.add_up) wholes_.add_up(sums);

@@ -61,7 +61,8 @@ class Sequential {
   }
 
   /// Returns the parameters in the order of the layers. The handles share memory with the model.
-  /// Throws Error(invalid_argument) while a ShardedOptimizer has one of them divided (stage 3).
+  /// Throws Error(invalid_argument) while a ShardedOptimizer keeps one of them divided over the
+  /// ranks (stage 3).
   std::vector<Parameter> parameters() const;
   int64_t parameter_count() const;  // number of elements of all parameters
   /// Returns the state that is not learned by gradients: the running values of batch norm. The

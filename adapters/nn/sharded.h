@@ -18,15 +18,16 @@ namespace tutti::nn {
 /// in parts. The layers of a model share it, and ShardedOptimizer::serve() fills it.
 struct Gatherer {
   std::function<void(std::string_view name)> need, done;  // empty if parameters are whole
-  /// The marks of parameters that were still divided when the optimizer was destroyed. With them,
-  /// layers still refuse these parameters. It is empty while the optimizer exists.
+  /// Marks of the parameters that were still divided over the ranks when the optimizer was
+  /// destroyed. Because of the marks, layers still refuse these parameters. It is empty while the
+  /// optimizer exists.
   std::vector<AbsentMemory> absent = {};
 };
 
 /// Wraps a layer so that its parameters are whole only while it computes.
 std::unique_ptr<Layer> gathered(std::unique_ptr<Layer> layer, std::shared_ptr<Gatherer> gatherer);
 
-/// tutti::Sharded of a bundled optimizer. Lars and Lamb use the norms of the whole parameters.
+/// tutti::Sharded for a bundled optimizer. Lars and Lamb use the norms of the whole parameters.
 /// Gradients are reduced while backward goes on. The parameters must outlive this object.
 template <class O>
 class ShardedOptimizer : public Sharded<O> {

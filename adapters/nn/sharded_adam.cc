@@ -141,8 +141,8 @@ void ShardedAdam::restore(const std::vector<NamedState>& state) {
   finds_share_ = true;
 }
 
-// Zeroes the moments that other ranks update. They still have the restored values, which state()
-// would mistake for the owners' values.
+// Zeroes the moments that other ranks update. Otherwise state() would mistake the restored values
+// of these moments for the owners' values.
 void ShardedAdam::forget_others_shares() {
   std::sort(share_.begin(), share_.end(),
             [](const auto& one, const auto& other) { return one.begin < other.begin; });

@@ -50,9 +50,9 @@ class ShardedAdam {
   /// checkpoints. The call is collective; make it between steps.
   std::vector<NamedState> state();
   /// Continues from what state() returned on any number of ranks. Every rank passes all of that
-  /// state. It needs memory for all of it until the next step has shown which share is its own.
-  /// Throws Error(invalid_argument), which names a tensor that is missing or has another size; then
-  /// nothing was changed.
+  /// state. It needs memory for the whole state until the next step has shown which share is this
+  /// rank's own. Throws Error(invalid_argument), which names a tensor that is missing or has
+  /// another size; then nothing was changed.
   void restore(const std::vector<NamedState>& state);
   /// Call it between steps.
   void set_learning_rate(double learning_rate);
@@ -63,7 +63,8 @@ class ShardedAdam {
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
   };
-  // The system zeroes this memory where it is touched, which is only this rank's share.
+  // The system provides zeroed memory page by page as it is touched, and this rank touches only its
+  // share.
   using Moments = std::unique_ptr<float[], Free>;
 
   float* moments_of(const Moments& moments, const std::string& name) const;

@@ -99,7 +99,7 @@ void TrainingState::add(DataLoader& loader) {
 
 void TrainingState::add(Sampler& sampler) {
   say_.emplace_back([&sampler](Words& words) { words["sampler"] = sampler.state(); });
-  // The check reads into an object of its own, so that the caller's stays unchanged.
+  // The check reads into an object of its own, so that the caller's sampler stays unchanged.
   check_.emplace_back(
       [&sampler](const Words& words) { Sampler(sampler).restore(word_of(words, "sampler")); });
   restore_.emplace_back(

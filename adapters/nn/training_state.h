@@ -20,9 +20,8 @@ namespace tutti::nn {
 /// Everything that training needs to continue bit for bit, as if it had not stopped. This is the
 /// model's parameters, also those that are not trained; its buffers (the running values of batch
 /// norm, which differ from rank to rank); and the optimizer's state with that of its exchange. The
-/// loss scale and the position in the data can be added. This object refers to the others
-/// themselves, so that nothing is forgotten, and they must outlive it. One thread uses it, between
-/// steps.
+/// loss scale and the position in the data can be added. This object refers to the model, the
+/// optimizer and the other parts, which must outlive it. One thread uses it, between steps.
 ///
 ///     nn::TrainingState training(*comm, model, optimizer, agreement, loader);
 ///     if (const auto found = training.load(checkpoints)) step = found->step;

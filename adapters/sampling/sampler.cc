@@ -12,8 +12,8 @@
 namespace tutti {
 
 std::vector<int64_t> permutation(int64_t count, uint64_t seed, int64_t epoch) {
-  // Training never reaches epochs that need the upper half of the number, so that half selects
-  // another purpose.
+  // The step of a RandomKey has 32 bits, so the upper half of the epoch's number selects another
+  // purpose. Training never reaches epochs that need the upper half.
   const auto bits = static_cast<uint64_t>(epoch);
   const auto upper = static_cast<uint32_t>(bits >> 32);
   return random_order({.seed = seed,

@@ -13,8 +13,8 @@ namespace tutti {
 
 namespace {
 
-// The pause before another trial of shares, after one that failed, in windows: the first pause and
-// the longest.
+// After a trial of new shares has failed, the next trial begins only after a pause. These are the
+// first and the longest pause, in windows.
 constexpr int kFirstPause = 4, kLongestPause = 64;
 // If steps take longer by this factor, a pause ends, because the ranks' speeds have changed.
 constexpr double kOtherTimes = 1.2;

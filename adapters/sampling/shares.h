@@ -39,8 +39,9 @@ class SpeedShares {
   StepShare of(int rank) const;  // the share in the step that comes next
 
   /// Adds the seconds that each rank took for its share of a step. After a window of such steps the
-  /// shares may change. The first step with new shares is not counted, because it prepares what new
-  /// sizes need. Neither is a step in which a rank with samples reports no time above 0.
+  /// shares may change. The first step with new shares is not counted, because it also prepares the
+  /// trainer for the new sizes. Neither is a step in which a rank with samples reports no time
+  /// above 0.
   void add_step(std::span<const float> seconds);
 
  private:

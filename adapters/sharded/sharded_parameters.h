@@ -88,8 +88,8 @@ class ShardedParameters {
   /// some. A test or an export needs this.
   void need_all();
 
-  /// Returns the marks of the values that are divided now. The caller keeps the values absent after
-  /// this object has ended.
+  /// Returns the marks of the values that are divided now. With them the caller keeps the values
+  /// absent after this object has ended.
   std::vector<AbsentMemory> take_absent();
 
   ShardedMemory memory() const;       // held now

@@ -73,8 +73,8 @@ void broadcast_tensors(Communicator& comm, const std::string& kind,
   for (auto& work : works) work.wait();
 }
 
-// Returns the options of a group as text, without the learning rate. The text is empty for an
-// optimizer that is not torch's.
+// Returns the options of a parameter group as text, without the learning rate. The text is empty
+// for an optimizer that is not torch's.
 std::string described(const ::torch::optim::OptimizerOptions& options) {
   using namespace ::torch::optim;
   const auto betas = [](const auto& adam) {

@@ -30,7 +30,7 @@ class Distributed {
   Distributed(Communicator& comm, ::torch::optim::Optimizer& optimizer, ::torch::nn::Module& module,
               const DistributedOptions& options = {});
   /// The parameters keep their gradients, in memory of their own. Gradients whose reduction is not
-  /// over become zero.
+  /// complete become zero.
   ~Distributed();
   Distributed(Distributed&&) noexcept;  // the hooks move with it
   Distributed& operator=(Distributed&&) = delete;

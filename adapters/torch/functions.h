@@ -9,18 +9,18 @@
 
 /// Collectives of LibTorch tensors through which autograd can go back. Backward is a collective,
 /// too, whose name has ".backward" appended. So every rank that calls one forward must also run
-/// backward, in the same order. Each returns a new tensor, and the input may have any layout. In
-/// host memory each blocks until the result is complete. On a GPU torch's current stream waits for
-/// it, and an error is thrown by the next collective. They can be differentiated once. They throw
-/// the errors of the Communicator and of view_of(). Each rank's gradient is that of the sum of all
-/// ranks' losses.
+/// backward, in the same order. Each function returns a new tensor, and the input may have any
+/// layout. For host memory it blocks until the result is complete. On a GPU torch's current stream
+/// waits for the result, and the next collective throws an error of this one. The functions can be
+/// differentiated once. They throw the errors of the Communicator and of view_of(). Each rank's
+/// gradient is that of the sum of all ranks' losses.
 namespace tutti::torch {
 
 /// Returns the sum or average of all ranks' tensors. Backward does the same with the gradients.
 ::at::Tensor allreduce(Communicator& comm, const std::string& name, const ::at::Tensor& input,
                        ReduceOp op = ReduceOp::sum);
-/// Returns all ranks' rows one after another; their numbers may differ. Backward returns the sum of
-/// the gradients of this rank's rows.
+/// Returns all ranks' rows one after another. The ranks may have different numbers of rows.
+/// Backward returns the sum of the gradients of this rank's rows.
 ::at::Tensor allgather(Communicator& comm, const std::string& name, const ::at::Tensor& input);
 /// Returns root's tensor. All ranks' tensors must have its shape and dtype. Backward returns the
 /// sum of the gradients at root, and zeros elsewhere.

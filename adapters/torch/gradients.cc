@@ -168,8 +168,8 @@ bool Gradients::is_in_place(const Slot& slot) const {
          gradient.sizes() == slot.gradient.sizes() && gradient.strides() == slot.gradient.strides();
 }
 
-// Copies the gradient in another tensor into the arena, and gives the parameter the arena's tensor
-// instead.
+// If the gradient is in another tensor, copies it into the arena, and gives the parameter the
+// arena's tensor.
 void Gradients::adopt(Slot& slot) {
   if (slot.rows || is_in_place(slot)) return;
   const ::c10::NoGradGuard no_history;
@@ -271,7 +271,7 @@ void Gradients::settle() {
       adopt(slot);
     else
       slot.gradient.zero_();
-    // If backward did not reach a zero gradient, zero_grad() made it, so it does not count as
+    // A zero gradient that backward did not reach was made by zero_grad(), so it does not count as
     // present.
     slot.present = slot.present && (slot.reached || !is_zero(slot.gradient));
     slot.parameter.mutable_grad() = slot.gradient;

@@ -37,7 +37,7 @@ class Gradients {
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  // tutti::Distributed calls these.
+  // tutti::Distributed calls the following functions.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   void on_gradient_ready(std::function<void(std::string_view)> callback) {
     ready_ = std::move(callback);
@@ -69,8 +69,8 @@ class Gradients {
     std::optional<SparseRows> rows;  // set for a sparse parameter
     decltype(::torch::autograd::impl::grad_accumulator(std::declval<::at::Tensor>())) accumulator;
     uintptr_t hook = 0;
-    bool reached = false;  // backward reached it in this step
-    bool sent = false;     // sent in this step
+    bool reached = false;  // backward reached the gradient in this step
+    bool sent = false;     // the gradient was sent in this step
     bool present = false;  // this rank has a gradient; known when it is sent
     bool used = true;      // any rank had a gradient in the previous step
     Work work;             // the allreduce, if the gradient is not in the arena
@@ -89,11 +89,12 @@ class Gradients {
   Communicator& comm_;
   ::torch::optim::Optimizer& optimizer_;
   const bool may_be_left_out_;
-  // If false, gradients are reduced by allreduce: on a GPU, or if the scale changes between steps.
+  // If false, gradients are reduced by allreduce. This is so on a GPU, or if the scale changes
+  // between steps.
   bool through_arena_;
   std::vector<Slot> slots_;
   std::vector<ModuleTensor> frozen_;  // the optimizer's other parameters
-  // the policy exchanges values, which must then stay in their memory
+  // True if the policy exchanges values, which must then stay in their memory.
   const bool exchanges_values_;
   std::map<std::string, size_t, std::less<>> index_;
   std::unique_ptr<GradientArena> arena_;  // null if a parameter is on a GPU

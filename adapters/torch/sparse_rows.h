@@ -9,8 +9,8 @@
 
 namespace tutti::torch {
 
-/// Exchanges a parameter's gradients that are a few rows, such as those of a sparse embedding.
-/// Gradients uses this class like its slots.
+/// Exchanges the gradients of a parameter of which each step touches only a few rows, such as a
+/// sparse embedding. The class Gradients has one such object for each sparse parameter.
 class SparseRows {
  public:
   /// The communicator must outlive this object. The parameter is [rows, ...].

@@ -12,7 +12,7 @@ namespace tutti::torch {
 /// Options of a SyncBatchNorm, as those of torch's BatchNorm.
 struct SyncBatchNormOptions {
   double eps = 1e-5;      // added to the variance
-  double momentum = 0.1;  // of the running statistics
+  double momentum = 0.1;  // weight of the new values in the running statistics
 };
 
 /// Normalizes [batch, features, ...] by mean and variance over the batches of all ranks. Their

@@ -10,8 +10,8 @@
 
 namespace tutti::benchmarks {
 
-/// Whole numbers from 1 to 16, different on every rank, whose sums are exact in f32. They repeat
-/// with a prime period: what is misplaced by a chunk, a segment or a cache line shows.
+/// Whole numbers from 1 to 16 that differ between ranks. Their sums are exact in f32. They repeat
+/// with a prime period, so data that are shifted by a chunk, a segment or a cache line are noticed.
 class Pattern {
  public:
   static constexpr int64_t kPeriod = 8191;
@@ -19,7 +19,7 @@ class Pattern {
   static Pattern of_rank(int rank) {
     return Pattern([=](int64_t i) { return value(rank, i); });
   }
-  /// The sum over all ranks, times `scale`.
+  /// Returns the sum over all ranks, times `scale`.
   static Pattern reduced(int ranks, float scale = 1) {
     return Pattern([=](int64_t i) {
       float sum = 0;
@@ -61,7 +61,7 @@ struct Free {
 };
 using Buffer = std::unique_ptr<float[], Free>;
 
-/// Whole pages, every one of them touched.
+/// Allocates whole pages and touches each of them.
 inline Buffer make_buffer(int64_t count) {
   constexpr size_t kPage = 4096;
   const auto bytes = (static_cast<size_t>(count) * sizeof(float) + kPage - 1) / kPage * kPage;

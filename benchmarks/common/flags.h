@@ -6,7 +6,7 @@
 
 namespace tutti::benchmarks {
 
-/// The command line as "CASE --flag value ...". Every flag must be one of those with a default.
+/// The command line in the form "CASE --flag value ...". Every flag must have a default.
 class Flags {
  public:
   Flags(int argc, char** argv, std::map<std::string, std::string> defaults)

@@ -48,7 +48,7 @@ struct ForkTeam::Page {
 };
 
 void ForkTeam::wait_for_round(uint64_t round) {
-  // Whoever waits long must not take a core from what others still measure.
+  // A rank that waits long must not take a core from ranks that still measure.
   constexpr int kSpins = 2000;
   constexpr useconds_t kNap_us = 20;
   const bool crowded = size_ > static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
@@ -71,7 +71,7 @@ std::vector<std::string> ForkTeam::exchange(const std::string& own) {
   std::vector<std::string> all;
   for (int other = 0; other < size_; ++other)
     all.emplace_back(page_.lines[other].piece, page_.lines[other].length);
-  barrier();  // nobody writes the next piece before all have read this one
+  barrier();  // no rank writes its next piece before all ranks have read this one
   return all;
 }
 

@@ -7,17 +7,17 @@
 
 namespace tutti::benchmarks {
 
-/// Ranks that are processes of this machine, children of one parent, with a page in common. The
-/// page serves the measuring alone (barriers, the largest time), never the data.
+/// Ranks that are child processes of one parent on this machine and share one page. The page is
+/// used only for the measurement (barriers, the largest time), never for the data.
 class ForkTeam {
  public:
   static constexpr int kMostRanks = 64;
   static constexpr size_t kPieceBytes = 256;
 
-  /// Forks `size` ranks, runs `body` in each and waits for them; the first one's failure ends the
-  /// others. With `bind`, every rank is bound to a core, its own as long as there are enough. With
-  /// `namespaces`, rank r moves to the network namespace namespaces[r] (as in /run/netns) first.
-  /// Returns 0 or the failed rank's exit code; the ranks end themselves after `deadline_s`.
+  /// Forks `size` ranks, runs `body` in each and waits for them. The first rank that fails ends the
+  /// others. If `bind`, each rank is bound to a core, which it has alone if there are enough cores.
+  /// With `namespaces`, rank r first moves to the network namespace namespaces[r] of /run/netns.
+  /// Returns 0 or the failed rank's exit code. The ranks end themselves after `deadline_s` seconds.
   static int run(int size, const std::vector<std::string>& namespaces, unsigned deadline_s,
                  bool bind, const std::function<void(ForkTeam&)>& body);
 
@@ -26,7 +26,7 @@ class ForkTeam {
   void barrier();
   double max(double value);
   int64_t sum(int64_t value);
-  /// Everybody's piece of at most kPieceBytes, by rank.
+  /// Returns the piece of each rank, in rank order. A piece has at most kPieceBytes bytes.
   std::vector<std::string> exchange(const std::string& own);
 
  private:

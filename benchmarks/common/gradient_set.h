@@ -8,7 +8,8 @@
 
 namespace tutti::benchmarks {
 
-/// The element counts of a table "index,name,numel,shape", the order of the layers.
+/// Returns the element counts in a file with the columns "index,name,numel,shape", in the order of
+/// the layers.
 inline std::vector<int64_t> read_gradient_set(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw std::invalid_argument(path + ": cannot be read; give --set a CSV file");
@@ -27,7 +28,7 @@ inline std::vector<int64_t> read_gradient_set(const std::string& path) {
   return counts;
 }
 
-/// "folder/resnet50.csv": resnet50.
+/// Returns "resnet50" for "folder/resnet50.csv".
 inline std::string set_name(const std::string& path) {
   const auto begin = path.find_last_of('/') + 1;
   return path.substr(begin, path.find_last_of('.') - begin);

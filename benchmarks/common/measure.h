@@ -11,12 +11,12 @@
 
 namespace tutti::benchmarks {
 
-/// How a time is taken.
+/// Options of a measurement.
 struct Method {
   int repetitions = 5;
   double repetition_ms = 20;
   int warmup = 2;  // calls
-  /// No further repetition once they took that long together.
+  /// No further repetition begins once all repetitions together took this time.
   double cell_ms = 2000;
 };
 
@@ -32,7 +32,7 @@ inline double now_us() {
       .count();
 }
 
-/// Of an unordered list, which must not be empty.
+/// Returns the median of values in any order. `values` must not be empty.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -40,16 +40,17 @@ inline double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-/// In-place sums grow by the number of ranks at each call: after this many calls, f32 values that
-/// began below 2^7 are still finite.
+/// Returns after how many calls f32 values that began below 2^7 are still finite. Each call of a
+/// sum in place multiplies them by the number of ranks.
 inline int64_t calls_before_overflow(int ranks) {
   return std::max<int64_t>(1, static_cast<int64_t>(119 / std::log2(std::max(2, ranks))));
 }
 inline constexpr int64_t kNeverOverflows = std::numeric_limits<int64_t>::max();
 
-/// The time of a repetition is the largest over the ranks of the mean of k calls after a barrier;
-/// k is such that it lasts about `repetition_ms`. Every `calls_per_fill` calls the data is filled
-/// anew, outside the timed part. Team: barrier() and max(double). All ranks call this together.
+/// Times repetitions of k calls each. A repetition's time is the mean of its calls on the slowest
+/// rank, after a barrier. It lasts about `repetition_ms`. Every `calls_per_fill` calls `fill`
+/// writes the data again, outside the timed part. A Team has barrier() and max(double). All ranks
+/// make this call together.
 template <class Team, class Fill, class Run>
 Timing measure(Team& team, const Method& method, int64_t calls_per_fill, Fill fill, Run run) {
   const auto repetition = [&](int64_t iterations) {
@@ -76,7 +77,8 @@ Timing measure(Team& team, const Method& method, int64_t calls_per_fill, Fill fi
       iterations = std::max<int64_t>(1, static_cast<int64_t>(fitting));
       break;
     }
-    // One call says little about many: approach by steps of at most ten.
+    // One call does not predict the time of many, so the number grows by at most ten times per
+    // step.
     iterations = std::min(static_cast<int64_t>(fitting), iterations * 10);
     each = std::min(repetition(iterations), repetition(iterations));  // one may be disturbed
   }
@@ -91,8 +93,7 @@ Timing measure(Team& team, const Method& method, int64_t calls_per_fill, Fill fi
   return {median(times), *least, *most, static_cast<int>(times.size()), iterations};
 }
 
-/// Binds this process to one of the cores that it may use: the rank's own, as long as there are
-/// enough.
+/// Binds this process to a core, which it has alone if there are enough cores.
 inline void bind_to_core(int rank) {
   cpu_set_t usable;
   CPU_ZERO(&usable);

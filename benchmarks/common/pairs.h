@@ -17,21 +17,22 @@
 #include "benchmarks/common/scratch_folder.h"
 #include "tutti/core/communicator.h"
 
-// Ours beside the library underneath it, called directly by the same two processes: pairs of
-// repetitions, each begun by the other side in turn.
+// Compares a call of Tutti with a direct call of the library under Tutti's backend, in the same two
+// processes. Each pair of repetitions measures both; the side that begins alternates.
 
 namespace tutti::benchmarks {
 
-/// One way to do what is measured.
+/// One of the two calls that are compared.
 struct Side {
   std::function<void()> call;
-  /// After a repetition: what the other rank needs to end its last call; null if nothing.
+  /// Called after a repetition. It does what the other rank needs to end its last call. May be
+  /// null.
   std::function<void()> settle = {};
-  std::vector<double> times = {};  // a call's, by pair
+  std::vector<double> times = {};  // time per call, by pair
   int64_t stalls = 0;
 };
 
-/// A call that takes that much longer than its kind's median in the repetition is a stall.
+/// A call is a stall if it takes longer than the median of its repetition by this time.
 inline constexpr double kStall_us = 20'000;
 
 inline std::map<std::string, std::string> pair_flags() {
@@ -41,7 +42,7 @@ inline std::map<std::string, std::string> pair_flags() {
           {"deadline", "170"}};
 }
 
-/// The mean time of `calls` calls, the largest over the ranks.
+/// Makes `calls` calls and returns their mean time on the slowest rank.
 inline double repeat(ForkTeam& team, Side& side, int64_t calls) {
   std::vector<double> each(static_cast<size_t>(calls));
   team.barrier();
@@ -59,16 +60,16 @@ inline double repeat(ForkTeam& team, Side& side, int64_t calls) {
   return team.max((last - begin) / static_cast<double>(calls));
 }
 
-/// A row of ours: time_us is our median, extra has the other's, the median of the pairs' ratios
-/// (the other's time over ours) with its 95 % bound, and the stalls of both.
+/// Returns a row for Tutti: its median time, the raw library's median, the median ratio of the
+/// pairs (raw time over Tutti's time) with its 95 % bound, and the stalls of both.
 inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void()> our_call,
                          std::function<void()> raw_call, std::function<void()> raw_settle = {}) {
   Side ours{std::move(our_call)}, raw{std::move(raw_call), std::move(raw_settle)};
   const double wanted_us = flags.number("repetition-ms") * 1000;
   const int64_t most_calls = flags.whole("most-calls");
   int64_t calls = 1;
-  // Both settle first: plans are locked, connections made. A repetition is as long as wanted on the
-  // faster side, so that both are.
+  // First both sides settle: plans are recorded and connections are made. The number of calls
+  // follows from the faster side, so that both sides take at least the wanted time.
   for (int round = 0; round < 16; ++round) {
     const double faster = std::min(repeat(team, ours, calls), repeat(team, raw, calls));
     const auto fitting = static_cast<int64_t>(wanted_us / std::max(faster, 0.01));
@@ -94,7 +95,7 @@ inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void(
   row.timing = {median(ours.times), *least, *most, static_cast<int>(ratios.size()), calls};
   row.numbers["raw_us"] = median(raw.times);
   row.numbers["ratio"] = median(ratios);
-  // The median's 95 % bound, by the ranks of a sign test.
+  // The 95 % bound of the median, from a sign test.
   const auto n = static_cast<double>(ratios.size());
   const auto low = static_cast<size_t>(std::max(0.0, (n - 1.96 * std::sqrt(n)) / 2));
   row.numbers["ratio_low"] = ratios[low];
@@ -104,8 +105,8 @@ inline Row measure_pairs(ForkTeam& team, const Flags& flags, std::function<void(
   return row;
 }
 
-/// A communicator of the team's ranks over one backend; over TCP by an interface that this rank
-/// has ("" for any) and with this congestion control ("": as Tutti chooses).
+/// Makes a communicator of the team's ranks over one backend. For TCP, `interface` ("": any) and
+/// `congestion` ("": Tutti's choice) select the interface and the congestion control.
 inline std::unique_ptr<Communicator> make_communicator(const ForkTeam& team,
                                                        const std::string& folder,
                                                        const std::string& backend,

@@ -5,7 +5,7 @@
 
 namespace tutti::benchmarks {
 
-/// A program's exit code: what `run` returns, or 2 with the reason in one line.
+/// Runs `run` and returns its exit code. If it throws, prints the reason in one line and returns 2.
 inline int run_program(int (*run)(int, char**), int argc, char** argv) {
   try {
     return run(argc, argv);

@@ -9,8 +9,8 @@
 
 namespace tutti::benchmarks {
 
-/// One measured row, with the fields that every benchmark program of the project prints. The words
-/// in it are names of ours, so nothing needs escaping.
+/// One measured row, with the fields that every benchmark program of the project prints. Its texts
+/// are names of this project, so nothing needs escaping.
 struct Row {
   std::string program, case_name, way = {};
   bool in_place = true;

@@ -9,7 +9,7 @@
 
 namespace tutti::benchmarks {
 
-/// A folder of this run's own, where the ranks find each other; gone with this object.
+/// A folder through which the ranks of one run find each other. The destructor removes it.
 class ScratchFolder {
  public:
   ScratchFolder() {

@@ -9,7 +9,7 @@
 
 namespace tutti::benchmarks {
 
-/// "4", "64K", "1M", "1G": a number of bytes.
+/// Parses a number of bytes, such as "4", "64K", "1M" or "1G".
 inline int64_t parse_bytes(const std::string& word) {
   size_t end = 0;
   int64_t value = 0;
@@ -24,7 +24,7 @@ inline int64_t parse_bytes(const std::string& word) {
   return value << shift;
 }
 
-/// "4..64M" by a factor, "4,64K,1M", or one.
+/// Parses "4..64M" (in steps of `factor`), "4,64K,1M" or one size.
 inline std::vector<int64_t> parse_sizes(const std::string& words, int64_t factor) {
   std::vector<int64_t> sizes;
   if (const auto dots = words.find(".."); dots != std::string::npos) {

@@ -1,4 +1,4 @@
-"""A program's run: what is started, and the rows that it printed."""
+"""Runs the processes of one measurement and returns the rows that they printed."""
 
 import json
 import os
@@ -17,7 +17,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Command:
-    """`topic` and `group` say where it belongs: a group's commands run right after each other."""
+    """One measurement. Commands of the same topic and group run directly after each other."""
 
     key: str
     program: str
@@ -25,15 +25,15 @@ class Command:
     group: str
     processes: tuple  # started together; one of them prints the rows
     variant: str = ""
-    network: str = ""  # "", "namespaces" or "shaped": what must be set up before
+    network: str = ""  # "", "namespaces" or "shaped": the network that must be made first
     timeout_s: float = 90
-    rounds: int = 0  # how many are enough; 0: as many as there are
-    parse: object = None  # (stdout) -> rows, for a program that prints no JSON
+    rounds: int = 0  # number of rounds in which it runs; 0: all rounds
+    parse: object = None  # converts stdout to rows, for a program that prints no JSON
     fault: str = ""  # why it cannot run here
-    ways_flag: str = ""  # what is followed by the ways that it measures; "": it has one
+    ways_flag: str = ""  # flag before the list of the ways that it measures; "": it has one way
 
     def text(self):
-        """What a reader can type in the folder in which this runs."""
+        """Returns the command line that a reader can type in the current folder."""
         words = []
         for process in self.processes:
             settings = [f"{name}={value}" for name, value in sorted(process.env.items())]
@@ -41,7 +41,6 @@ class Command:
         return " & ".join(words).replace(f"{os.getcwd()}/", "")
 
     def narrowed(self, ways):
-        """The same for these of its ways only."""
         def narrow(argv):
             rest = list(argv)
             if self.ways_flag in rest:
@@ -70,7 +69,7 @@ def last_line(text):
 
 
 def end_group(process):
-    """Whatever a program started ends with it: its process group is its own."""
+    """Kills the process group of a program, which contains everything that the program started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -78,7 +77,7 @@ def end_group(process):
 
 
 def run(command):
-    """(rows, reason why there are none)."""
+    """Returns the rows, and the reason if there are none."""
     if command.fault:
         return [], command.fault
     started, outputs = [], []
@@ -86,7 +85,8 @@ def run(command):
     fault = ""
     try:
         for process in command.processes:
-            # Files, not pipes: nobody has to read while the programs run.
+            # The output goes to files instead of pipes, so that it need not be read while the
+            # programs run.
             out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
             outputs.append((out, err))
             started.append(
@@ -125,7 +125,8 @@ def run(command):
             rows += (command.parse or parse_rows)(out)
     except ValueError as error:
         return [], str(error)
-    # A program that counted something amiss says so by its code, after its rows: these count.
+    # A program that counted wrong results prints its rows and then ends with an error code. Its
+    # rows are valid.
     if fault and not rows:
         return [], fault
     return rows, "" if rows else "it printed no rows"

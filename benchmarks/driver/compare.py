@@ -1,5 +1,5 @@
-"""Whether a change made a ratio worse. Ratios to a peer of the same seconds hold on a machine whose
-times do not."""
+"""Checks whether a change made a ratio worse. Times on this kind of machine vary from run to run,
+but ratios to a peer that was measured in the same seconds do not."""
 
 import json
 import sys
@@ -18,7 +18,8 @@ def load(path):
 
 
 def is_worse(old, new):
-    """By more than the tolerance, and not by chance: the bounds do not meet."""
+    """Returns whether the value is worse by more than the tolerance and the bounds do not
+    overlap."""
     if old["value"] is None:
         return False
     if new["value"] is None:
@@ -29,7 +30,6 @@ def is_worse(old, new):
 
 
 def check(old, rows):
-    """0, or 1 after naming what became worse."""
     worse = [row for row in rows if row["name"] in old and is_worse(old[row["name"]], row)]
     for row in worse:
         before = old[row["name"]]

@@ -1,4 +1,4 @@
-"""From samples to figures."""
+"""Computes figures from samples."""
 
 from collections import defaultdict
 from statistics import median
@@ -10,7 +10,7 @@ GOOD_PAIRS_FULL = 21
 
 
 def field_of(row, name):
-    """`name` of a row, of its `extra` with a dot, None if it has no such field."""
+    """Returns a field of a row, or None if the row lacks it. "extra.x" is field x in `extra`."""
     for part in name.split("."):
         row = row.get(part) if isinstance(row, dict) else None
     return row
@@ -25,7 +25,7 @@ def matches(row, fields):
 
 
 class Series:
-    """One candidate's values at one point, by round."""
+    """The values of one candidate at one point, keyed by round."""
 
     def __init__(self, name):
         self.name = name
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Evaluation:
-    """`samples` of the commands by key, `pairs` that make a full measurement."""
+    """The samples of each command. `pairs` is the number of rounds in a full measurement."""
 
     def __init__(self, commands, samples, pairs):
         self.commands = {command.key: command for command in commands}
@@ -55,7 +55,8 @@ class Evaluation:
         self.pairs = pairs
 
     def candidates(self, pick, point, value_of, check=True):
-        """The series that a pick selects at a point, those with wrong results left out."""
+        """Returns the series that a pick selects at a point. If `check`, series with wrong results
+        are left out."""
         found = {}
         for key, command in self.commands.items():
             if not pick.takes_command(command):
@@ -77,7 +78,6 @@ class Evaluation:
         return [series for series in found.values() if not (check and series.wrong)]
 
     def reason_for_nothing(self, pick):
-        """Why a pick selects nothing."""
         keys = [key for key, command in self.commands.items() if pick.takes_command(command)]
         errors = [sample["error"] for key in keys for sample in self.by_command[key]
                   if sample["error"]]
@@ -90,7 +90,7 @@ class Evaluation:
         return f"no row of {keys[0]} has {wanted}"
 
     def at_point(self, figure, point):
-        """The outcome, or a reason why there is none."""
+        """Returns the outcome at a point, or the reason why there is none."""
         numbers = self._numbers(figure)
         ours = self.candidates(figure.ours, point, numbers["ours"], check=False)
         if not ours:
@@ -123,7 +123,7 @@ class Evaluation:
         if not rounds:
             return "ours and the other were never measured in the same round"
         good = [i for i in rounds if mine.good[i] and other.good[i]]
-        # Without enough good windows all count, and the row says so.
+        # If too few rounds were good, all rounds count, and the row records that.
         good_only = len(good) >= min(self.pairs, len(rounds)) or len(good) >= GOOD_PAIRS_FULL
         used = good if good_only else rounds
         values = [ratio(mine.values[i], other.values[i]) for i in used]
@@ -137,11 +137,12 @@ class Evaluation:
 
     @staticmethod
     def _beside(mine, values, used, good_only, point):
-        """Each round is many pairs: its row has their bound, and both sides' times."""
+        """Returns the outcome of rows that compare pairs inside one program and have their
+        bound."""
         low, high, ours, library = (median(field_of(row, name) for row in mine.rows) for name in (
             "extra.ratio_low", "extra.ratio_high", "time_us", "extra.raw_us"))
         bound = (low, high) if len(values) == 1 else stats.bound_of_median(values)
-        # What it is beside is a library, unless the row names it as a limit.
+        # The other side is the library itself, unless the row names it as a limit.
         limit = field_of(mine.rows[0], "extra.limit")
         names = {"ours": mine.name, "peer": None if limit else "the library itself", "limit": limit}
         times = (None, library) if limit else (library, None)
@@ -167,7 +168,7 @@ class Evaluation:
         return {"ours": time_of, "peer": time_of, "limit": time_of}
 
     def outcomes(self, figure):
-        """(outcomes at the points that have one, reasons of the others)."""
+        """Returns the outcomes of points, and the reasons of points without an outcome."""
         outcomes, reasons = [], []
         for point in figure.points:
             found = self.at_point(figure, point)
@@ -200,8 +201,8 @@ class Evaluation:
         return row
 
     def needed_ways(self, figures, factor):
-        """By key of each peer's command: its ways that are within `factor` of the best peer's best
-        somewhere. No figure will miss the others in later rounds."""
+        """Returns, by key of each peer's command, the ways that are within `factor` of the best
+        peer at any point. The other ways cannot change a figure in later rounds."""
         needed = {}
         for figure in figures:
             if not figure.peers or figure.peers.programs == ("tutti",):

@@ -1,4 +1,4 @@
-"""The figures that are promised, as data: what is compared with what, the target and the floor."""
+"""The figures that are promised, as data. Each says what is compared, the target and the floor."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ TORCH = ("torch",)
 
 @dataclass(frozen=True)
 class Pick:
-    """Selects rows: by the topic and group of their command and by their own fields. A field may
-    be a tuple of allowed values; dotted names reach into `extra`."""
+    """Selects rows by the topic and group of their command and by their own fields. A field may be
+    a tuple of allowed values. A name with a dot is a field in `extra`."""
 
     topic: str
     programs: tuple = ("tutti",)
@@ -27,13 +27,12 @@ class Pick:
                 (self.variants is None or command.variant in self.variants))
 
 
-# How a value comes about.
 SLOWDOWN = "slowdown"  # our time over the best peer's
 SPEEDUP = "speedup"  # the best peer's time over ours
 SHARE = "share"  # the limit's time over ours
 VALUE = "value"  # a field of our row
-BESIDE = "beside"  # a ratio that our row tells: of pairs taken inside one program
-FAULTS = "faults"  # what must not happen, counted
+BESIDE = "beside"  # a ratio in our row, of pairs that were measured inside one program
+FAULTS = "faults"  # number of things that must not happen
 UNITS = {SLOWDOWN: "x the peer's time", SPEEDUP: "x faster",
          SHARE: "of the limit", FAULTS: "faults", BESIDE: "of the library's speed"}
 
@@ -48,8 +47,8 @@ class Figure:
     ours: Pick
     peers: Pick = None
     limit: Pick = None
-    points: tuple = ({},)  # more fields; the worst point is the figure's value
-    field: str = "time_us"  # of our row, for VALUE
+    points: tuple = ({},)  # fields by point; the worst point is the figure's value
+    field: str = "time_us"  # field of our row, for VALUE
     scale: float = 1
     unit: str = ""
     faults: tuple = ()  # (field, right value) pairs, for FAULTS
@@ -109,7 +108,7 @@ def shared_memory(scope):
 
 def gradient_sets():
     figures = []
-    wanted = {  # private: against MPI and DDP; arena: the same
+    wanted = {  # targets and floors: private memory against MPI and DDP, then an arena against both
         "resnet50": ((1.5, 1.2), (3, 3), (3, 2), (6, 4)),
         "gpt2": ((1.4, 1.15), (3, 3), (2.3, 1.7), (5, 4)),
     }
@@ -144,7 +143,8 @@ def gradient_sets():
 
 def under_torch():
     figures = []
-    # Of torch's own what it adds over one that exchanges nothing; of ours all that it adds.
+    # For torch's own wrappers, this is the time added to that of a group that exchanges nothing.
+    # For Tutti's wrapper, it is all added time.
     exchange = "what its exchange adds to a backward pass"
     ways = {"tutti": (f"DistributedDataParallel of torch: {exchange}", 0.2, "extra.exchange_of_gloo"),
             "hook": (f"the same with ddp_hook: {exchange}", 0.2, "extra.exchange_of_gloo"),
@@ -269,7 +269,7 @@ def beside_libraries(scope):
         for case in ("broadcast", "sendrecv"):
             compare("ucx.raw", f"{case}.{over}", f"{case} over ucx ({over}): UCX called directly",
                     0.90, 0.80)
-        # Puts go into memory that UCX has mapped; so does ours.
+        # UCX's puts go into memory that UCX has mapped, and so do Tutti's.
         compare("ucx.raw", f"allreduce.{over}",
                 f"Allreduce of a GradientArena over ucx ({over}): UCX's puts both ways", 0.70, 0.55)
     return figures
@@ -280,7 +280,7 @@ def kernels_and_more():
     two_and_four = ({"extra.inputs": 2}, {"extra.inputs": 4})
     for dtype in ("f32", "f16", "bf16"):
         for cores in (1, 2):
-            # Both sides count bytes loaded and stored: the bandwidth is the share.
+            # Both sides count the bytes that they load and store, so the ratio compares bandwidths.
             figures.append(
                 Figure(f"kernels.{dtype}.{cores}", f"k-input sum, {dtype}, 256 MiB, {cores} cores",
                        BESIDE, 0.90, 0.80,

@@ -1,4 +1,4 @@
-"""Two network namespaces joined by a veth pair, and gone again."""
+"""Makes two network namespaces that a veth pair joins, and removes them."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ def _ip(*words):
 
 
 class Network:
-    """`with Network(name):` makes it; shape(rate) limits both directions. The same name again, the
-    same commands again: an interrupted run knows by them what it measured."""
+    """`with Network(name):` makes the network, and shape(rate) limits both directions. The same
+    name gives the same commands, by which an interrupted run recognizes what it has measured."""
 
     def __init__(self, name):
         self.name = name
@@ -24,7 +24,7 @@ class Network:
         return "" if os.geteuid() == 0 else "network namespaces need root"
 
     def __enter__(self):
-        self.__exit__()  # what a killed run left
+        self.__exit__()  # removes what a killed run left
         try:
             for name in self.names:
                 _ip("netns", "add", name)

@@ -1,4 +1,4 @@
-"""Bandwidth over size, as SVG."""
+"""Plots bandwidth over size as SVG."""
 
 from html import escape
 from math import floor, log2, log10
@@ -10,7 +10,8 @@ WIDTH, HEIGHT = 460, 330
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 34, 46
 COLOURS = ("#0b6e4f", "#54a24b", "#3a5fcd", "#b279a2", "#e07b39", "#777777")
 
-# title, series: name, what it picks (of several the fastest at each size) and the field of its time.
+# A panel has a title and series. A series has a name, a pick (its fastest candidate counts at each
+# size) and optionally the field of its time.
 PANELS = (
     ("2 ranks, shared memory", (
         ("tutti, private memory", pick("shm2", way="blocking")),
@@ -34,7 +35,7 @@ def size_label(size):
 
 
 def line_of(evaluation, selection, field="time_us"):
-    """(bytes, GB/s) of the fastest candidate at each size."""
+    """Returns (bytes, GB/s) of the fastest candidate at each size."""
     sizes = {row["bytes"] for key, command in evaluation.commands.items()
              if selection.takes_command(command)
              for sample in evaluation.by_command[key] for row in sample["rows"]}

@@ -1,4 +1,4 @@
-"""Every command that a figure may need. The words here are the whole of what is started."""
+"""Every command that a figure may need, with all words of its command line."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from .command import Command, Process
 from .network import ADDRESSES
 
 SETS = ("resnet50", "gpt2", "small1000")
-# In shared memory all but the last have a blocking form.
+# In shared memory, every collective except the last has a blocking form.
 KINDS = ("allgather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall",
          "sendrecv")
 GLOO_KINDS = ("allgather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "alltoall")
 
-# glibc told to keep what it has: never a mapping for one allocation, never a page given back.
-# Large temporaries then stay touched, which every MPI gains by.
+# With these settings glibc never makes a mapping for one allocation and never returns a page to the
+# system. Large temporary buffers keep their pages, which makes every MPI faster.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -38,13 +38,13 @@ OPENMPI = {
 }
 MPICH = {"shipped": {}, "malloc": MALLOC}
 CUBIC = "cubic"
-STORE_PORT = 29_500  # in a namespace of its own, where nobody else listens
+STORE_PORT = 29_500  # this namespace belongs to the run, so no other program listens on the port
 
 K, M = 1 << 10, 1 << 20
 
 
 class Scope:
-    """How much of everything: --quick leaves sizes and repetitions out, never a figure."""
+    """The amount of measurement. --quick leaves out sizes and repetitions, but no figure."""
 
     def __init__(self, quick):
         self.quick = quick
@@ -59,12 +59,14 @@ class Scope:
         self.kinds_rounds = 1 if quick else 3
         self.torch_steps, self.torch_calls = (5, 500) if quick else (15, 2000)
         self.torch_rounds = 1 if quick else 3
-        self.repetitions = 2  # a round: the figure is the median of many
+        self.repetitions = 2  # in each round; the figure is the median over many rounds
         self.steady_steps = {"names": 1000 if quick else 10_000, "true": 20 if quick else 200}
-        # From a bucket's size on: before, agreeing on a call takes longer than the call.
+        # Sizes below a bucket's are left out, because agreeing on such a call takes longer than the
+        # call.
         self.beside = [4 * M, 16 * M] if quick else [4 * M, 16 * M, 64 * M]
         self.beside_pairs = 7 if quick else 31
-        # Where memory lies makes a difference that lasts as long as the process.
+        # A buffer's address affects the speed for the whole life of a process, so several processes
+        # measure it.
         self.limit_pairs, self.limit_rounds = (5, 1) if quick else (9, 5)
         self.stall_calls = 10_000 if quick else 100_000
         self.latency_calls = 5_000 if quick else 20_000
@@ -76,7 +78,7 @@ def sizes_text(sizes):
 
 
 def parse_demo(text):
-    """The share of training that waited for communication, over the epochs."""
+    """Returns a row with the mean share of training that waited for communication."""
     shares = [float(share) for share in re.findall(r"exposed (\d+(?:\.\d+)?) %", text)]
     if not shares:
         return []
@@ -86,14 +88,15 @@ def parse_demo(text):
              "extra": {"exposed_percent": sum(shares) / len(shares)}}]
 
 
-# Of each rank: images, or sequences of so many tokens.
+# Work of each rank: images, or sequences of this length in tokens.
 TRAINING = {"resnet50": {"batch": 4}, "gpt2": {"batch": 1, "length": 256}}
 
 
 def parse_training(model, ranks):
-    """A step's median time, all but the first, and the share of them that waited for data."""
+    """Returns a parser. Its row has the median time of all steps but the first, and the share that
+    waited for data."""
     def parse(text):
-        # tutti-run sets the rank in front of what several ranks write.
+        # If several ranks write, tutti-run puts "[rank] " before each line.
         steps = [float(ms) for step, ms in re.findall(r"^(?:\[0\] )?step (\d+) .* (\S+) ms", text, re.M)
                  if step != "0"]
         losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
@@ -108,7 +111,8 @@ def parse_training(model, ranks):
 
 
 def parse_gpt2(text):
-    """The median step, and what a save in the background holds a step up by."""
+    """Returns a row with the median step time, and by how much a save in the background delays a
+    step."""
     steps = [float(time) for step, time in re.findall(r"step (\d+) .* ([0-9.]+) ms", text) if int(step) >= 3]
     ranks = re.search(r"(\d+) ranks? \((\w+)\)", text)
     held_up = re.search(r"held its step up by [0-9.]+ ms, ([0-9.]+) %", text)
@@ -121,7 +125,6 @@ def parse_gpt2(text):
 
 
 def parse_ctest(text):
-    """One row with what ctest counted; none if no test was found."""
     found = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", text)
     if not found:
         return []
@@ -131,7 +134,8 @@ def parse_ctest(text):
 
 
 def python_with(module):
-    """The first interpreter that has a module: the system's packages are the system's Python's."""
+    """Returns the first Python that has a module. Debian's packages are only in the system's
+    Python."""
     for python in ("python3", "/usr/bin/python3"):
         ask = f"import importlib.util, sys; sys.exit(not importlib.util.find_spec('{module}'))"
         try:
@@ -167,8 +171,6 @@ class Programs:
         self._kernels_and_more()
         self._training()
         self._sharded()
-
-    # What each program's command line looks like.
 
     def _method(self):
         return ("--repetitions", str(self.scope.repetitions))
@@ -234,8 +236,6 @@ class Programs:
         self._add("limit", topic, group, (self.folder / "tutti-limits", *words, *self._method()),
                   variant=variant, **more)
 
-    # What belongs together.
-
     def _allreduce_in_shared_memory(self):
         groups = {"small": self.scope.small, "medium": self.scope.medium, "large": self.scope.large}
         for group, sizes in groups.items():
@@ -279,7 +279,8 @@ class Programs:
                           self._congestion(CUBIC), CUBIC, fault=fault)
 
     def _torch(self):
-        """DistributedDataParallel over Gloo and over the library, in turns within one program."""
+        """Measures DistributedDataParallel over Gloo and over Tutti, in turns within one
+        program."""
         package = self.build / "python" / "tutti" / "_native.abi3.so"
         fault = "" if package.exists() else "the Python package is not built (Debian: python3-dev)"
         for name in SETS:
@@ -306,19 +307,21 @@ class Programs:
                             "malloc+rabenseifner")
             for variant in variants:
                 self._openmpi("shm4", group, variant, 4, words)
-            # It does not yield: milliseconds a call. One repetition shows that.
+            # MPICH does not yield its core, so here a call takes milliseconds. One repetition shows
+            # that.
             self._mpich("shm4", group, "shipped", 4, words + ("--cell-ms", "50"))
             self._gloo("shm4", group, 4, ("allreduce", "--bytes", sizes_text(sizes),
                                           "--algorithm", "halving_doubling,ring_chunked"))
 
     def _kinds(self):
-        """Every kind in every way beside MPI; the named allreduce beside the named call of each."""
+        """Measures each collective by each kind of call, and MPI's. For allreduce it measures only
+        the named calls."""
         sizes = sizes_text(self.scope.kinds_small + self.scope.kinds_large)
         rounds = self.scope.kinds_rounds
         for ranks in (2, 4):
             for kind in ("allreduce",) + KINDS:
                 group = f"{kind}.{ranks}"
-                # The others have one place only.
+                # The other collectives run either in place or out of place, so they have no choice.
                 place = {"allreduce": ("--place", "in"), "allgather": ("--place", "out"),
                          "reduce": ("--place", "out")}.get(kind, ())
                 words = place + ("--bytes", sizes, "--repetition-ms", 10) + self._method()
@@ -348,7 +351,7 @@ class Programs:
     def _tcp(self):
         scope = self.scope
         for ranks in (2, 4):
-            # At 4 ranks Gloo's new algorithms take seconds for what its old ones do in milliseconds.
+            # With 4 ranks Gloo's new algorithms take seconds where its old ones take milliseconds.
             algorithms = "all" if ranks == 2 else "halving_doubling,ring_chunked"
             self._tcp_group("loopback", ranks, scope.tcp, algorithms)
             self._tcp_group("namespaces", ranks, scope.tcp, algorithms)
@@ -364,7 +367,8 @@ class Programs:
 
     def _tcp_group(self, place, ranks, sizes, algorithms):
         topic, group, bytes_ = f"tcp_{place}", str(ranks), sizes_text(sizes)
-        # Long enough for several calls: the ranks leave a barrier up to a time slice apart.
+        # A repetition must have several calls, because the ranks leave a barrier up to a time slice
+        # apart.
         long = ("--repetition-ms", 50)
         ours = ("--place", "in", "--bytes", bytes_, "--way", "blocking", *long) + self._method()
         where, more = self._where(place, ranks)
@@ -379,7 +383,8 @@ class Programs:
         self._beside_sockets(place, ranks, sizes)
 
     def _beside_sockets(self, place, ranks, sizes):
-        """With one congestion control and one socket, as ours."""
+        """Measures plain sockets, with one socket and the congestion control that Tutti also
+        uses."""
         where, more = self._where(place, ranks)
         argv = (self.folder / "raw-sockets", "allreduce", "--ranks", ranks, "--bytes",
                 sizes_text(sizes), "--congestion", CUBIC, "--repetition-ms", 50, "--pairs",
@@ -388,12 +393,12 @@ class Programs:
                   timeout_s=180, **more)
 
     def _sides(self, ranks):
-        """Of each rank the namespace and the address."""
         sides = [rank * 2 // ranks for rank in range(ranks)]
         return ([self.network.names[side] for side in sides], [ADDRESSES[side] for side in sides])
 
     def _where(self, place, ranks):
-        """What tells a program of ours where its ranks are, and what must be set up for that."""
+        """Returns the arguments that place the ranks of a program, and what must be set up
+        first."""
         if place == "loopback":
             return (), {}
         names, hosts = self._sides(ranks)
@@ -401,7 +406,7 @@ class Programs:
                 {"network": place, "fault": self.network.fault()})
 
     def _ranks_in_namespaces(self, words, names, hosts):
-        """tutti-bench's ranks one by one: no launcher reaches into namespaces."""
+        """Starts tutti-bench's ranks one by one, because no launcher starts ranks in namespaces."""
         processes = []
         for rank, (name, host) in enumerate(zip(names, hosts)):
             env = {"TUTTI_RANK": str(rank), "TUTTI_SIZE": str(len(names)),
@@ -415,7 +420,8 @@ class Programs:
         return tuple(processes)
 
     def _beside_libraries(self):
-        """Ours and the library underneath in one program, which takes pairs of its own."""
+        """Measures Tutti and the library under its backend in one program, which takes pairs
+        itself."""
         pairs = ("--bytes", sizes_text(self.scope.beside), "--pairs", self.scope.beside_pairs)
         ways = {"shm": "sysv,posix,self", "tcp": "tcp,self"}
 
@@ -445,7 +451,8 @@ class Programs:
                    "280"), rounds=1, timeout_s=300, parse=parse_ctest)
 
     def _sharded(self):
-        """ZeRO 1 beside an allreduce; ZeRO 3 beside torch's FSDP2, and saving meanwhile."""
+        """Measures ZeRO 1 and an allreduce, then ZeRO 3 and torch's FSDP2, and ZeRO 3 with
+        saves."""
         for ranks in (2, 4):
             self._tutti("sharded", str(ranks), "sharded", ("--set", "resnet50") + self._method(),
                         ranks=ranks, backend="tcp")
@@ -476,8 +483,9 @@ class Programs:
                   parse=parse_demo, fault="" if there else "examples/mnist is not built")
 
     def _training(self):
-        """Whole steps of training beside torch's, each rank on a core of its own. Of Debian's torch,
-        whose step of GPT-2 takes a minute and a half, one, and the first."""
+        """Measures whole training steps of Tutti and of torch, with each rank on its own core.
+        Debian's torch runs only its first step, because its step of GPT-2 takes a minute and a
+        half."""
         steps = 2
         rounds = 1 if self.scope.quick else 3
         for model, shape in TRAINING.items():

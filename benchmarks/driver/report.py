@@ -1,4 +1,4 @@
-"""The table, as text and as files."""
+"""Writes the table, as text and as files."""
 
 import json
 import platform
@@ -83,7 +83,6 @@ def header(facts):
 
 
 def table(facts, rows):
-    """For a terminal."""
     lines = [header(facts)]
     for row in rows:
         lines.append(f"{sign(row).strip('*'):7} {row['name']:32} {value_text(row):>24} "
@@ -123,7 +122,7 @@ def markdown(facts, rows):
 
 
 def write(folder, mode, facts, rows, evaluation=None):
-    """The plot wants all commands' samples."""
+    """Writes the files. The plot is drawn only from a run of all commands."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{mode}.json").write_text(json.dumps({"about": facts, "figures": rows}, indent=1) +
                                          "\n")

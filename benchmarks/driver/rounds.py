@@ -1,4 +1,5 @@
-"""Measures in rounds: every command once in each, groups together, probes between."""
+"""Measures in rounds. Each round runs every command once, group by group, with probes of the
+machine in between."""
 
 import hashlib
 import json
@@ -12,13 +13,14 @@ from .evaluate import Evaluation
 
 GOOD_FLAG_NS = 90
 GOOD_SCALING = 1.7
-QUIET_SHARE = 0.05  # of all cores' time, at most, for what else runs here
-QUIET_LEAST_S = 0.06  # what cannot be told from nothing: a few of the kernel's ticks
-SCREENING = {1: 2.0, 3: 1.4, 6: 1.2}  # after so many rounds: how far from the best peer is too far
+QUIET_SHARE = 0.05  # largest share of all cores' time that other programs may take
+QUIET_LEAST_S = 0.06  # less time of other programs is not measurable: a few ticks of the kernel
+# After this many rounds, ways that are slower than the best peer by this factor are left out.
+SCREENING = {1: 2.0, 3: 1.4, 6: 1.2}
 
 
 class State:
-    """What was measured, line by line in a file: an interrupted run goes on from there."""
+    """The samples, one per line of a file, so that an interrupted run can be continued."""
 
     def __init__(self, folder, build_id):
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,7 @@ class State:
 
 
 def build_id_of(build):
-    """Changes when a measured program changes."""
+    """Returns an id that changes when a measured program changes."""
     words = []
     for pattern in ("tools/tutti-bench", "libtutti.so.*", "benchmarks/peer-*", "benchmarks/tutti-*",
                     "benchmarks/raw-*", "libtutti_backend_*.so"):
@@ -63,7 +65,7 @@ def build_id_of(build):
 
 
 class Bystanders:
-    """How much time the machine's cores gave to other programs than those started here."""
+    """Measures how much time the machine's cores spent on programs that this run did not start."""
 
     def __init__(self):
         self.begin = (time.monotonic(), self.all_s(), self.own_s())
@@ -80,7 +82,8 @@ class Bystanders:
         return sum(one.ru_utime + one.ru_stime for one in used)
 
     def share(self):
-        """Since the beginning, of all cores' time; 0 if it cannot be told from nothing."""
+        """Returns the other programs' share of all cores' time, or 0 if it is too small to be
+        measured."""
         wall, everybody, own = (end - begin for end, begin in zip(
             (time.monotonic(), self.all_s(), self.own_s()), self.begin))
         others = everybody - own
@@ -136,7 +139,7 @@ class Rounds:
             self.say(f"  {one.key}: {error or f'{wrong} wrong elements'}")
 
     def prepare(self, one):
-        """Makes the network that a command needs; a reason if it cannot."""
+        """Makes the network that a command needs. Returns the reason if that fails, else ""."""
         if not one.network:
             return ""
         if self.network_fault is None:
@@ -159,7 +162,7 @@ class Rounds:
     def is_due(self, one, round_):
         if one.key in self.dropped or (one.rounds and round_ >= one.rounds):
             return False
-        # What cannot run here says so once.
+        # A command that cannot run here reports this only in the first round.
         return not (one.fault and round_ > 0)
 
     def run_round(self, round_):
@@ -169,7 +172,7 @@ class Rounds:
         for one in unsampled:
             groups.setdefault((one.topic, one.group), []).append(one)
         for group in groups.values():
-            # Nobody always goes first.
+            # The command that runs first changes from round to round.
             first = round_ % len(group)
             self.wait_for_good_window()
             for one in group[first:] + group[:first]:
@@ -177,7 +180,7 @@ class Rounds:
         return bool(unsampled)
 
     def run(self, deadline):
-        """Whole rounds until there are enough good pairs or no time for another."""
+        """Runs whole rounds until enough pairs are good or no time is left for another round."""
         with ExitStack() as self.stack:
             while self.rounds < self.settings.most_rounds:
                 begin = time.monotonic()
@@ -195,7 +198,7 @@ class Rounds:
                     break
 
     def good_rounds(self):
-        """Of the command that has the fewest."""
+        """Returns the number of good rounds of the command that has the fewest."""
         counts = []
         for one in self.commands:
             if one.fault or one.rounds or one.key in self.dropped:
@@ -205,7 +208,8 @@ class Rounds:
         return min(counts, default=self.rounds)
 
     def screen(self, factor):
-        # What a resumed run measured in later rounds must not change what it runs in these.
+        # The samples may contain later rounds of a continued run. They must not change which
+        # commands run next.
         samples = [one for one in self.state.samples if one["round"] < self.rounds]
         needed = Evaluation(self.commands, samples, self.settings.pairs).needed_ways(
             self.figures, factor)

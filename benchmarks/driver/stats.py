@@ -1,4 +1,4 @@
-"""Medians and what they are worth."""
+"""Medians and their bounds."""
 
 import random
 from statistics import median

@@ -1,5 +1,5 @@
-// What this machine can do at best, measured in the same run as the programs that are compared with
-// it: two processes adding in each other's memory, and where its cores are.
+// Measures the limits of this machine in the same run as the programs compared with them. Two
+// processes add in each other's memory, and a probe finds how the cores are placed.
 #include <functional>
 #include <string>
 
@@ -36,7 +36,7 @@ int run(int argc, char** argv) {
   int64_t most = 0;
   for (const auto bytes : parse_sizes(flags.text("bytes"), flags.whole("factor")))
     most = std::max(most, bytes);
-  // Page of flags, then two buffers that each begin on a page.
+  // The first page holds flags. Two buffers follow, and each begins on a page.
   SharedMemory shared(static_cast<size_t>(2 * most) + size_t{6} * 4096);
   return start([&](ForkTeam& team) { run_mapped_add(flags, team, shared); });
 }

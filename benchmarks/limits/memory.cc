@@ -53,7 +53,7 @@ SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes) {
 SharedMemory::~SharedMemory() { ::munmap(data_, bytes_); }
 
 void run_mapped_add(const Flags& flags, ForkTeam& team, SharedMemory& shared) {
-  // Flags of "my input is there" and "my half is done", then the two buffers.
+  // The flags mean "my input is there" and "my half is done". The two buffers follow them.
   auto* ready = reinterpret_cast<Flag*>(shared.data());
   auto* done = ready + 2;
   auto* memory = reinterpret_cast<float*>(shared.data() + 4096);
@@ -64,7 +64,7 @@ void run_mapped_add(const Flags& flags, ForkTeam& team, SharedMemory& shared) {
   for (const auto bytes : sizes) {
     const int64_t count = bytes / 4;
     float* const buffers[2] = {memory, memory + (most + 1023) / 1024 * 1024};
-    // Whole lines: rank 0 takes the first half of them.
+    // The work is split at a cache line. Rank 0 takes the first half of the lines.
     const int64_t lines = (count + kFloatsPerLine - 1) / kFloatsPerLine;
     const int64_t split = lines / 2 * kFloatsPerLine;
     const int64_t begin = me == 0 ? 0 : split;
@@ -111,13 +111,13 @@ void run_probe(const Flags& flags, ForkTeam& team, SharedMemory& shared) {
   }
   const double one_way_ns = median(one_ways_ns);
 
-  // Sums in the first cache, by rank 0 alone and then by both: two threads of one core share its
-  // units, two cores do not.
+  // Sums in the first-level cache, by rank 0 alone and then by both. Two threads of one core share
+  // its units, but two cores do not.
   constexpr int64_t kCount = 2048;
   const auto data = make_buffer(kCount), same = make_buffer(kCount);
   constexpr int kSlices = 9;
   constexpr double kSlice_us = 700;
-  const auto work = [&] {  // copies per us, undisturbed by what lasts shorter than a few slices
+  const auto work = [&] {  // copies per us; a median, so short disturbances do not count
     std::vector<double> rates;
     for (int slice = 0; slice < kSlices; ++slice) {
       int64_t rounds = 0;

@@ -7,14 +7,14 @@ namespace tutti::benchmarks {
 
 class SharedMemory;
 
-/// Two processes that map both buffers; each adds one half and writes it into both: the least that
-/// an allreduce in shared memory can do. `shared` was mapped before the ranks were forked.
+/// Measures the least work of an allreduce in shared memory: each of two processes adds one half of
+/// two mapped buffers and writes it into both. `shared` must be mapped before the ranks are forked.
 void run_mapped_add(const Flags& flags, ForkTeam& team, SharedMemory& shared);
-/// How long a flag takes from core to core, and what the second core adds: where the host has put
-/// the virtual cores.
+/// Measures the time of a flag from core to core, and the speed that the second core adds. They
+/// show where the host has placed the virtual cores.
 void run_probe(const Flags& flags, ForkTeam& team, SharedMemory& shared);
 
-/// Memory that all ranks share, every page of it touched.
+/// Memory that all ranks share. All of its pages have been touched.
 class SharedMemory {
  public:
   explicit SharedMemory(size_t bytes);

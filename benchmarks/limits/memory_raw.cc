@@ -1,5 +1,5 @@
-// Sums of several inputs beside copies, by each rank for itself: of the bytes that the fastest copy
-// loads and stores in a time, how many does the sum?
+// Measures sums of several inputs and plain copies, on each rank by itself. The ratio compares the
+// bytes that a sum and the fastest copy move in the same time.
 #include <array>
 #include <cstring>
 
@@ -21,7 +21,7 @@ struct Copy {
   const char* name;
   void (*loop)(float* to, const float* from, int64_t count);
 };
-// Which one is the fastest depends on the machine.
+// It depends on the machine which of these copies is the fastest.
 constexpr Copy kCopies[] = {
     {"copy", copy},
     {"copy_nt", copy_nt},
@@ -66,8 +66,8 @@ const Copy& find_fastest(ForkTeam& team, const Buffers& buffers) {
   return kCopies[fastest];
 }
 
-// The patterns of as many ranks, converted, and how many elements of their sum are not what they
-// should be. All are whole numbers that every dtype here can hold.
+// fill() writes one rank's pattern into each input, converted to the dtype. count_wrong() counts
+// the wrong elements of the sum. Every dtype here holds the whole numbers exactly.
 constexpr int64_t kPiece = Pattern::kPeriod * 2;
 
 void fill(const Buffers& buffers, DataType dtype, int inputs) {
@@ -116,7 +116,7 @@ void run_sums(const Flags& flags, ForkTeam& team) {
         auto row = measure_pairs(team, flags, ours, [&] {
           fastest.loop(buffers.output.get(), buffers.inputs[0].get(), buffers.floats);
         });
-        // In bytes, not in calls: a copy moves two times its size.
+        // The ratio counts bytes and not calls. A copy moves twice its size.
         for (const char* name : {"ratio", "ratio_low", "ratio_high"})
           row.numbers[name] *= (inputs + 1) / 2.0;
         row.case_name = "sums";

@@ -57,7 +57,7 @@ Ring::Ring(ForkTeam& team, const std::vector<std::string>& hosts, int sockets,
            const std::string& congestion) {
   const int me = team.rank(), size = team.size(), right = (me + 1) % size;
   Socket listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  set_congestion(listener.get(), congestion);  // what it accepts inherits it
+  set_congestion(listener.get(), congestion);  // accepted sockets inherit it
   auto address = address_of(hosts[static_cast<size_t>(me)], 0);
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
@@ -122,7 +122,7 @@ std::string Ring::congestion() const {
   return name;
 }
 
-// One system call, if there is something to do.
+// Makes one system call if bytes are left. Returns whether any bytes were moved.
 bool Ring::advance(int descriptor, int64_t& left, bool sends) {
   if (left == 0) return false;
   const auto length = static_cast<size_t>(std::min<int64_t>(left, kPiece));

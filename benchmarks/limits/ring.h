@@ -8,19 +8,19 @@
 
 namespace tutti::benchmarks {
 
-/// Plain TCP sockets with the pattern of a ring allreduce: every rank sends to its right and
-/// receives as much from its left, both at once, by a given congestion control and number of
-/// sockets. No arithmetic, no protocol: what is left is the network.
+/// Plain TCP sockets with the traffic of a ring allreduce: every rank sends to the right and
+/// receives the same number of bytes from the left, at the same time. There is no arithmetic and no
+/// protocol, so this measures the network alone.
 class Ring {
  public:
-  /// `hosts`: of each rank its address.
+  /// `hosts` has the address of each rank.
   Ring(ForkTeam& team, const std::vector<std::string>& hosts, int sockets,
        const std::string& congestion);
 
-  /// Sends and receives `bytes` each, evenly over the sockets.
+  /// Sends and receives `bytes` bytes each, evenly over the sockets.
   void exchange(int64_t bytes);
 
-  /// What the sockets really have.
+  /// Returns the congestion control that the sockets really use.
   std::string congestion() const;
 
  private:
@@ -35,14 +35,16 @@ class Ring {
    private:
     int descriptor_;
   };
-  static constexpr size_t kPiece = 256 << 10;  // of a system call
+  static constexpr size_t kPiece = 256 << 10;  // bytes per system call
 
   bool advance(int descriptor, int64_t& left, bool sends);
 
-  // To the right to send on, from the left to receive on; the same ones when there are two ranks.
+  // Sockets to send to the right and to receive from the left. With two ranks both use the same
+  // sockets.
   std::vector<Socket> to_right_, from_left_;
   std::vector<int> send_on_, recv_on_;
-  // In cache: the limit must not pay for memory that an allreduce has to read anyway.
+  // These buffers stay in the cache. The limit must not include the memory accesses that an
+  // allreduce needs anyway.
   std::vector<char> out_ = std::vector<char>(kPiece, 'x'), in_ = std::vector<char>(kPiece);
 };
 

@@ -1,5 +1,6 @@
-// Allreduce over tcp beside plain sockets with a ring's pattern, in the same processes: every rank
-// sends 2(n-1)/n of the bytes to its right and receives as many from its left.
+// Compares an allreduce over tcp with plain sockets in the same processes. The sockets have the
+// traffic of a ring: every rank sends 2(n-1)/n of the bytes to the right and receives the same
+// number from the left.
 
 #include "benchmarks/common/pairs.h"
 #include "benchmarks/common/program.h"
@@ -32,7 +33,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
     team.barrier();
     ours();
     const int64_t wrong = reduced.count_wrong(data.get(), count);
-    std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
+    std::fill(values.begin(), values.end(), 0.0f);  // sums of zeros stay zero
     auto row = measure_pairs(team, flags, ours, [&] { ring.exchange(moved); });
     row.case_name = "sockets.allreduce";
     row.way = flags.text("way");

@@ -10,7 +10,7 @@ namespace tutti::benchmarks {
 
 namespace {
 
-// As wide as the compiler was told this machine is.
+// The widest vectors for which the compiler makes code.
 #if defined(__AVX512F__)
 constexpr int kWidth = 64;
 #elif defined(__AVX__)

@@ -9,10 +9,10 @@ namespace tutti::benchmarks {
 void copy(float* to, const float* from, int64_t count);
 void copy_nt(float* to, const float* from, int64_t count);
 
-/// copy_nt with every line asked for before its turn, and kept out of the outer caches.
+/// Like copy_nt, but prefetches each line, bypassing the outer caches.
 void copy_nt_ahead(float* to, const float* from, int64_t count);
 
-/// a = b = a + b: the work of a rank that reaches both ranks' buffers.
+/// Computes a = b = a + b, which is the work of a rank that can access both ranks' buffers.
 void add_both(float* a, float* b, int64_t count);
 void add_both_nt(float* a, float* b, int64_t count);
 

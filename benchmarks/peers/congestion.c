@@ -1,5 +1,6 @@
-/* A preload that gives the TCP sockets of a program that cannot choose it the congestion control
- * named by BENCH_TCP_CONGESTION: LD_PRELOAD=libcongestion.so BENCH_TCP_CONGESTION=cubic program */
+/* A library to preload, which gives the TCP sockets of a program the congestion control that
+ * BENCH_TCP_CONGESTION names:
+ * LD_PRELOAD=libcongestion.so BENCH_TCP_CONGESTION=cubic program */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netinet/in.h>
@@ -9,11 +10,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Accepted sockets inherit the listener's. */
+/* Accepted sockets inherit the congestion control of the listening socket. */
 int socket(int domain, int type, int protocol) {
   static int (*original)(int, int, int);
   if (!original) {
-    /* The object's address comes as data; POSIX lets it be called. */
+    /* dlsym returns a data pointer. POSIX allows to use it as a function pointer. */
     void* found = dlsym(RTLD_NEXT, "socket");
     memcpy(&original, &found, sizeof original);
   }
@@ -23,7 +24,7 @@ int socket(int domain, int type, int protocol) {
                      (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM;
   if (descriptor < 0 || !name || !*name || !is_tcp) return descriptor;
   if (setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) != 0) {
-    /* A figure that says cubic must not come from anything else. */
+    /* A figure that is labelled cubic must not be measured with anything else. */
     fprintf(stderr, "BENCH_TCP_CONGESTION=%s: not available on this machine\n", name);
     abort();
   }

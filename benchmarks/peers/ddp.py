@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""DistributedDataParallel on a set of ready-made gradients, in one of several ways: the time of a
-backward pass with communication less that of the module alone. Steps of all ways take turns."""
+"""Measures DistributedDataParallel on a set of ready-made gradients, in several ways. The result is
+the time of a backward pass with communication minus that of the module alone. Steps of all ways
+take turns."""
 
 import argparse
 import collections
@@ -13,13 +14,16 @@ from statistics import median
 
 from ranks import run_ranks
 
-# gloo, tutti: torch's DistributedDataParallel over that backend. nothing: the same over a group that
-# exchanges nothing, which is what torch itself adds to a pass. hook: over tutti with
-# tutti.torch.ddp_hook. own: tutti.torch.DistributedDataParallel. idle: a hook that exchanges nothing.
+# The ways are:
+# gloo, tutti: torch's DistributedDataParallel over that backend.
+# nothing: the same over a group that exchanges nothing; it shows torch's own time.
+# hook: torch's wrapper over tutti with tutti.torch.ddp_hook.
+# own: tutti.torch.DistributedDataParallel.
+# idle: torch's wrapper with a hook that exchanges nothing.
 WAYS = ("gloo", "tutti", "hook", "own", "nothing", "idle")
-# The exposed exchange of one of torch's is what its pass takes longer than this one's, turn by turn:
-# with a thousand small tensors torch's own bookkeeping, of which a hook spares some, is many times the
-# exchange. The own one does other bookkeeping, and counts whole.
+# The exposed exchange of a way of torch is the time of its pass minus that of the way named here,
+# turn by turn. With a thousand small tensors torch's own bookkeeping takes many times as long as
+# the exchange. Tutti's own wrapper has other bookkeeping, so all of its time counts.
 LESS = {"gloo": "nothing", "tutti": "nothing", "hook": "idle"}
 
 
@@ -58,13 +62,13 @@ def bind_to_core(rank):
 
 
 def make_idle_backend():
-    """Registers the backend `nothing`: a reduction is over as it begins, and changes nothing."""
+    """Registers the backend `nothing`, whose reductions complete immediately and change nothing."""
     import torch
     import torch.distributed as dist
     from torch._C import _distributed_c10d as c10d
 
-    # As tutti.torch does: a Python class is a Backend from torch 2.14 on and a whole group before, and
-    # old versions do not keep the Python half of a Work.
+    # This follows tutti.torch. From torch 2.14 on a Python class can be a Backend; before, it must
+    # be a whole ProcessGroup. Old versions do not keep the Python half of a Work.
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     base = c10d.Backend if version >= (2, 14) else c10d.ProcessGroup
     kept = collections.deque(maxlen=100)
@@ -114,7 +118,8 @@ def make_idle_backend():
             pass
 
     def create(options, settings=None):
-        # Only C++ holds it, which does not keep its Python half.
+        # Only C++ refers to the group, and C++ does not keep the group's Python half. So this list
+        # keeps it.
         create.made.append(Nothing(options.group_rank, options.group_size))
         return create.made[-1]
 
@@ -130,8 +135,8 @@ def idle_hook(torch, bucket):
 
 
 def exchange_of(times, way):
-    """Microseconds that a way's exchange is exposed, of the median turn; None where that has no
-    meaning."""
+    """Returns the median exposed time of a way's exchange in microseconds, or None if the way has
+    no such time."""
     idle = LESS.get(way)
     if not {way, idle} <= set(times):
         return None
@@ -139,8 +144,8 @@ def exchange_of(times, way):
 
 
 class Case:
-    """What one rank measures. Its models share weights, which never change, and the gradients that
-    their backward passes hand over."""
+    """The measurement of one rank. Its models share the weights, which never change, and the
+    gradients that their backward passes return."""
 
     def __init__(self, rank, arguments, folder):
         import torch
@@ -168,7 +173,7 @@ class Case:
         torch, gradients = self.torch, self.gradients
 
         class Ready(torch.autograd.Function):
-            """Its backward hands over a gradient that is there already."""
+            """A function whose backward returns a gradient that exists already."""
 
             @staticmethod
             def forward(context, chain, parameter, gradient):
@@ -219,8 +224,8 @@ class Case:
         return mine.item() * 1e6
 
     def step(self, module):
-        """Microseconds of a pass, of the slowest rank. Gradients add up where they lie, so they are
-        cleared."""
+        """Returns the time of a pass on the slowest rank, in microseconds. Then it clears the
+        gradients, because backward adds to them."""
         self.dist.barrier()
         begin = time.perf_counter()
         module(self.start).sum().backward()
@@ -233,8 +238,8 @@ class Case:
         return self.slowest(seconds)
 
     def steps(self):
-        """Of the module alone, and of each way, in another order each turn: what one leaves in the
-        caches the next one finds."""
+        """Returns the times of the module alone and of each way, in another order in each turn,
+        because a way changes the caches for the next one."""
         modules = {"alone": self.alone, **self.wrapped}
         times = {name: [] for name in modules}
         for turn in range(self.arguments.warmup + self.arguments.steps):
@@ -254,7 +259,7 @@ class Case:
         return count.item()
 
     def calls(self, way):
-        """Microseconds of each blocking all_reduce of 4 bytes."""
+        """Returns the time of each blocking all_reduce of 4 bytes, in microseconds."""
         tensor, times = self.torch.zeros(1), []
         group = self.groups[way]
         for _ in range(self.arguments.calls):
@@ -304,7 +309,8 @@ class Case:
 def run_rank(rank, arguments, folder):
     bind_to_core(rank)
     Case(rank, arguments, folder).measure()
-    # No group is destroyed: with Gloo that hangs now and then. The process ends instead.
+    # The groups are not destroyed, because with Gloo that sometimes hangs. The process ends
+    # instead.
 
 
 def main():

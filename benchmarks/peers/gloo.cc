@@ -1,5 +1,5 @@
-// Allreduce by Gloo over TCP, by each of its algorithms: the best one counts. The other kinds are
-// in gloo_kinds.cc.
+// Measures Gloo's allreduce over TCP with each of its algorithms, of which the best counts. The
+// other collectives are in gloo_kinds.cc.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
@@ -102,7 +102,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
   }
 }
 
-/// Every one of many small calls timed: the median, what one in a hundred exceeds, and the longest.
+/// Times each of many small calls. Prints the median, the 99th percentile and the longest time.
 void run_latency(const Flags& flags, ForkTeam& team, const std::string& folder) {
   const auto context = connect_gloo(flags, team, folder);
   const auto calls = flags.whole("calls");

@@ -1,4 +1,4 @@
-// Every collective but allreduce that Gloo has, over TCP.
+// Measures all collectives of Gloo except allreduce, over TCP.
 #include <gloo/allgather.h>
 #include <gloo/alltoall.h>
 #include <gloo/broadcast.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kRoot = 0;
 
-/// What a rank has for one size: `count` elements are a rank's part of `total`.
+/// The buffers of a rank for one size. `count` elements are one rank's part of `total`.
 struct Exercise {
   ContextPtr context;
   int rank = 0, ranks = 1;
@@ -42,9 +42,9 @@ using Sum = void (*)(void*, const void*, const void*, size_t);
 constexpr Sum kSum = &gloo::sum<float>;
 
 struct Kind {
-  bool is_dealt;  // the buffer is all ranks' parts; else every rank has all of it
+  bool is_dealt;  // true: the buffer consists of all ranks' parts; false: each rank has all of it
   std::function<std::function<void()>(const Exercise&)> make;
-  /// Elements that are not as they should be after a call.
+  /// Returns how many elements are wrong after a call.
   std::function<int64_t(const Exercise&)> count_wrong;
 };
 
@@ -55,7 +55,7 @@ int64_t wrong_joined(const Exercise& e) {
   return wrong;
 }
 
-// This rank's part of what a whole buffer of `pattern` holds.
+// Compares `data` with this rank's part of a buffer of `pattern`.
 int64_t wrong_part(const Exercise& e, const Pattern& pattern, const float* data) {
   const auto all = make_buffer(e.total);
   pattern.fill(all.get(), e.total);
@@ -111,7 +111,8 @@ const std::map<std::string, Kind>& kinds() {
             wrong += wrong_part(e, Pattern::of_rank(rank), e.output + rank * e.count);
           return wrong;
         }}},
-      // In place, as the only one that it has: the result stands at the beginning.
+      // Gloo's only reduce_scatter works in place, and its result is at the beginning of the
+      // buffer.
       {"reduce_scatter",
        {true,
         [](const Exercise& e) {

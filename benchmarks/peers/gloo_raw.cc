@@ -1,5 +1,5 @@
-// Allreduce over backend gloo beside Gloo called directly, by the same kind of algorithm on the
-// same interface in the same processes.
+// Compares an allreduce over backend gloo with a direct call of Gloo, with the same kind of
+// algorithm, interface and processes.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/math.h>
@@ -51,7 +51,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
     const int64_t count = bytes / 4;
     const auto data = make_buffer(count);
     const std::span values(data.get(), static_cast<size_t>(count));
-    // What our backend chooses at this size; Gloo's own object for it where there is one.
+    // "same" is the algorithm that Tutti's backend chooses at this size.
     auto algorithm = flags.text("algorithm");
     if (algorithm == "same") algorithm = bytes < 8 << 20 ? "halving_doubling" : "ring";
     const auto raw = make_raw(algorithm, context, data.get(), count);
@@ -69,7 +69,7 @@ void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder
       call();
       wrong += reduced.count_wrong(data.get(), count);
     }
-    std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
+    std::fill(values.begin(), values.end(), 0.0f);  // sums of zeros stay zero
     auto row = measure_pairs(team, flags, ours, raw);
     row.case_name = "gloo.allreduce";
     row.way = flags.text("way");

@@ -13,7 +13,8 @@ namespace tutti::benchmarks {
 
 using ContextPtr = std::shared_ptr<gloo::rendezvous::Context>;
 
-/// All ranks of the team, over TCP: where the flag `hosts` says, else loopback.
+/// Connects all ranks of the team over TCP, at the addresses in the flag `hosts`, or over loopback
+/// without that flag.
 ContextPtr connect_gloo(const Flags& flags, const ForkTeam& team, const std::string& folder);
 
 inline Method gloo_method(const Flags& flags) {

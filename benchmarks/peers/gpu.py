@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What PyTorch does on this GPU of what the GPU window of `./dev gpu-test fast` measures, with the same shapes, types and
-optimizers: a line each, the median of three rounds.
+"""Measures with PyTorch on this GPU what `./dev gpu-test fast` measures, with the same shapes,
+types and optimizers. Each line is the median of three rounds.
 
     gpu.py [--compile] [--device cuda|cpu] [--small]
 
@@ -89,7 +89,8 @@ class Machine:
         self.device = device
 
     def seconds(self, work, repeats):
-        """Of one call: the median over rounds of as many calls."""
+        """Returns the time of one call: the median over the rounds of the mean of `repeats`
+        calls."""
         for _ in range(3):
             work()
         rounds = []

@@ -1,6 +1,6 @@
-// tutti::torch::distributed on a set of ready-made gradients, as ddp.py measures torch's own
-// wrapper: the time of a backward pass with the exchange less that of the module alone. Steps of
-// both take turns.
+// Measures tutti::torch::distributed on a set of ready-made gradients, as ddp.py measures torch's
+// own wrapper. The result is the time of a backward pass with the exchange minus that of the module
+// alone. Steps of both take turns.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 
 using ::torch::Tensor;
 
-/// Its backward hands over a gradient that is there already.
+/// A function whose backward returns a gradient that exists already.
 struct Ready : ::torch::autograd::Function<Ready> {
   static Tensor forward(::torch::autograd::AutogradContext* context, const Tensor& chain,
                         const Tensor& /*weight*/, const Tensor& gradient) {
@@ -84,7 +84,7 @@ void run_gradients(const Flags& flags, ForkTeam& team, const std::string& folder
   ::torch::optim::SGD sgd(model.parameters(), 0);
   auto optimizer = torch::distributed(*comm, sgd, model);
   const auto start = ::torch::zeros(1).requires_grad_();
-  const auto pass = [&](Model& of, bool exchanges) {  // microseconds, of the slowest rank
+  const auto pass = [&](Model& of, bool exchanges) {  // returns microseconds on the slowest rank
     team.barrier();
     const double begin = now_us();
     of.forward(start).sum().backward();

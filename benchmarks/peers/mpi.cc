@@ -1,5 +1,5 @@
-// The benchmarks' workloads by an MPI library: built once with Open MPI's compiler wrapper and once
-// with MPICH's.
+// Runs the benchmarks' workloads with an MPI library. It is built once with Open MPI's compiler
+// wrapper and once with MPICH's.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -57,8 +57,8 @@ void copy_scaled(float* __restrict to, const float* __restrict from, int64_t cou
   for (int64_t i = 0; i < count; ++i) to[i] = from[i] * factor;
 }
 
-/// A step over all gradients of a model: every tensor becomes the mean over the ranks. The tensors
-/// are handed over as backward makes them, last layer first.
+/// A step over all gradients of a model, in which every tensor becomes the mean over the ranks.
+/// Tensors are passed in the order of backward, last layer first.
 class GradientStep {
  public:
   GradientStep(const std::string& set, int rank, int ranks)
@@ -95,8 +95,8 @@ class GradientStep {
     for (auto& tensor : tensors_) scale(tensor.data.get(), tensor.count, factor_);
   }
 
-  /// Through a buffer of `capacity` elements. What is larger goes as it lies, in pieces of that
-  /// size, which is faster than to copy it.
+  /// Reduces the tensors through a buffer of `capacity` elements. A larger tensor is reduced in
+  /// place, in pieces of that size, which is faster than copying it.
   void in_buckets(int64_t capacity) {
     if (bucket_capacity_ != capacity) {
       bucket_ = make_buffer(capacity);
@@ -174,7 +174,7 @@ void run_gradients(const Flags& flags, MpiTeam& team) {
     row.way = way;
     row.set = set_name(flags.text("set"));
     row.bytes = step.bytes();
-    // The mean of equal values is the same value: nothing grows.
+    // The mean of equal values is the same value, so the values never grow.
     row.timing = measure(
         team, method_of(flags), kNeverOverflows, [&] { step.fill(); },
         [&step, &run = run] { run(step); });

@@ -1,4 +1,4 @@
-// Every collective but allreduce, by an MPI library.
+// Measures all collectives of an MPI library except allreduce.
 #include <mpi.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kRoot = 0;
 
-/// What a rank has for one size: `count` elements are a rank's part of `total`.
+/// The buffers of a rank for one size. `count` elements are one rank's part of `total`.
 struct Exercise {
   int rank = 0, ranks = 1;
   int64_t total = 0, count = 0;
@@ -30,9 +30,9 @@ struct Exercise {
 };
 
 struct Kind {
-  bool is_dealt;  // the buffer is all ranks' parts; else every rank has all of it
+  bool is_dealt;  // true: the buffer consists of all ranks' parts; false: each rank has all of it
   std::function<void(const Exercise&)> call;
-  /// Elements that are not as they should be after a call.
+  /// Returns how many elements are wrong after a call.
   std::function<int64_t(const Exercise&)> count_wrong;
 };
 
@@ -42,7 +42,7 @@ int64_t differ(const float* data, const float* wanted, int64_t count) {
   return wrong;
 }
 
-// Each rank's input is its own pattern from the beginning.
+// Returns a buffer that holds the pattern from its beginning. Each rank's input is its own pattern.
 Buffer filled(const Pattern& pattern, int64_t count) {
   auto buffer = make_buffer(count);
   pattern.fill(buffer.get(), count);

@@ -16,7 +16,7 @@ inline constexpr const char* kMpiProgram = "openmpi";
 inline constexpr const char* kMpiProgram = "mpich";
 #endif
 
-/// All ranks of MPI_COMM_WORLD, as measure() wants them.
+/// All ranks of MPI_COMM_WORLD, with the functions that measure() needs.
 class MpiTeam {
  public:
   MpiTeam() {
@@ -52,10 +52,10 @@ inline Row row_of(const Flags& flags, const MpiTeam& team) {
   return row;
 }
 
-/// Whether run_kind() has this case.
+/// Returns whether run_kind() has this case.
 bool is_kind(const std::string& name);
-/// A collective other than allreduce, or sendrecv, over --bytes: the whole buffer, as tutti-bench
-/// counts it. Out of place but for broadcast.
+/// Runs a collective other than allreduce, or sendrecv, for each size in --bytes. The size is that
+/// of the whole buffer, as in tutti-bench. All but broadcast run out of place.
 void run_kind(const Flags& flags, MpiTeam& team);
 
 }  // namespace tutti::benchmarks

@@ -1,4 +1,4 @@
-"""Ranks of a benchmark's peer, which are processes that this one forks."""
+"""Runs the ranks of a peer as forked processes."""
 
 import os
 import signal
@@ -7,8 +7,8 @@ import tempfile
 
 
 def run_ranks(count, deadline, run_rank):
-    """Runs run_rank(rank, folder) in `count` processes that share a scratch folder; each is ended
-    after `deadline` seconds, and all are once one has failed. Returns the exit code: 0 if none did.
+    """Runs run_rank(rank, folder) in `count` processes that share a scratch folder. Each is ended
+    after `deadline` seconds, and all are ended once one has failed. Returns 0 if none failed.
     """
     with tempfile.TemporaryDirectory(prefix="peer_") as folder:
         children = []
@@ -20,7 +20,7 @@ def run_ranks(count, deadline, run_rank):
                     signal.alarm(deadline)
                     run_rank(rank, folder)
                     code = 0
-                except Exception as error:  # whatever it is, this rank ends with its name
+                except Exception as error:  # any error ends this rank, and its name is reported
                     print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr)
                 finally:
                     sys.stdout.flush()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PyTorch's own training step, as its tutorials write it: ResNet-50 (v1.5) by SGD or a GPT-2 of 124M
-parameters by AdamW, each rank on one core; several ranks by DistributedDataParallel over Gloo, each
-with batch norm of its own. The same shapes, batches and kinds of step as examples/resnet_synthetic.cc
-and gpt2.cc."""
+"""Measures PyTorch's own training step, written as in its tutorials: ResNet-50 (v1.5) with SGD, or
+a GPT-2 of 124M parameters with AdamW. Each rank has one core. Several ranks use
+DistributedDataParallel over Gloo, each with batch norm of its own. Shapes, batches and kinds of
+step are those of examples/resnet_synthetic.cc and gpt2.cc."""
 
 import argparse
 import json
@@ -125,7 +125,7 @@ def run_rank(rank, arguments, folder):
         options = {"lr": 3e-4, "weight_decay": 0.1}
         try:
             optimizer = torch.optim.AdamW(model.parameters(), fused=True, **options)
-        except (TypeError, RuntimeError):  # an old torch has none for the CPU
+        except (TypeError, RuntimeError):  # an old torch has no fused AdamW on the CPU
             optimizer = torch.optim.AdamW(model.parameters(), **options)
     criterion = torch.nn.CrossEntropyLoss()
     times, losses = [], []
@@ -152,7 +152,8 @@ def run_rank(rank, arguments, folder):
             "wrong": int(not all(map(math.isfinite, losses))),
             "extra": {"variant": arguments.variant, "torch": torch.__version__,
                       "per_second": samples / median(times) * 1e6}}), flush=True)
-    # No group is destroyed: with Gloo that hangs now and then. The process ends instead.
+    # The groups are not destroyed, because with Gloo that sometimes hangs. The process ends
+    # instead.
 
 
 def main():

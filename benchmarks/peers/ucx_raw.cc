@@ -1,6 +1,6 @@
-// Backend ucx beside UCX called directly: the same transports and error handling in the same
-// processes. Broadcast and send/recv beside a tagged message, allreduce beside puts of as many
-// bytes both ways into memory that UCX allocated.
+// Compares backend ucx with direct calls of UCX, with the same transports and error handling in the
+// same processes. Broadcast and send/recv are compared with a tagged message, and allreduce with
+// puts of the same number of bytes in both directions into memory of UCX.
 #include <ucp/api/ucp.h>
 
 #include <cstring>
@@ -19,7 +19,7 @@ void check(ucs_status_t status, const char* what) {
     throw std::runtime_error(std::string("UCX cannot ") + what + ": " + ucs_status_string(status));
 }
 
-/// UCX between two processes, as a program of its own would use it.
+/// UCX between two processes, as a program would use it directly.
 class RawUcx {
  public:
   RawUcx(ForkTeam& team, bool handles_errors, bool has_shared_memory, int64_t most_bytes) {
@@ -86,14 +86,14 @@ class RawUcx {
     ucp_request_param_t plain{};
     wait(ucp_tag_recv_nbx(worker_, data, bytes, 1, ~ucp_tag_t{0}, &plain));
   }
-  /// Returns when the bytes are there.
+  /// Returns when the other rank has the bytes.
   void put(const float* data, size_t bytes) {
     ucp_request_param_t plain{};
     void* put = ucp_put_nbx(endpoint_, data, bytes, target_, key_, &plain);
     wait(ucp_ep_flush_nbx(endpoint_, &plain));
     wait(put);
   }
-  /// Goes on until the other one is here too: a put over TCP ends only if its target makes
+  /// Makes progress until the other rank is here too. A put over TCP ends only if its target makes
   /// progress.
   void meet() {
     ucp_request_param_t plain{};
@@ -112,7 +112,7 @@ class RawUcx {
     ucp_request_free(request);
     check(status, "transfer");
   }
-  // What the other one says, of any length.
+  // Returns the other rank's text, of any length.
   static std::string exchange(ForkTeam& team, const std::string& own) {
     std::string theirs;
     const auto other = static_cast<size_t>(1 - team.rank());
@@ -144,7 +144,8 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
   for (const auto bytes : sizes) {
     const int64_t count = bytes / 4;
     const auto name = "x" + std::to_string(bytes);
-    // Ours: private memory, or a region of the backend's. UCX sends its private memory.
+    // Tutti uses private memory or the backend's shared memory. The direct calls send private
+    // memory.
     const auto data = make_buffer(count);
     std::unique_ptr<GradientArena> arena;
     if (is_arena)
@@ -180,7 +181,7 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
     team.barrier();
     ours();
     const auto wrong = expected.count_wrong(memory, count);
-    std::fill(values.begin(), values.end(), 0.0f);  // sums stay what they are
+    std::fill(values.begin(), values.end(), 0.0f);  // sums of zeros stay zero
     auto row = measure_pairs(team, flags, ours, theirs, [&] { raw.meet(); });
     row.case_name = "ucx." + kind;
     row.way = flags.text("way");
@@ -193,8 +194,8 @@ void run_case(const Flags& flags, ForkTeam& team, const std::string& folder) {
 
 int run(int argc, char** argv) {
   auto defaults = pair_flags();
-  defaults["errors"] = "1";     // 0: UCX as it comes, which notices no death
-  defaults["variant"] = "shm";  // or tcp: what UCX_TLS says
+  defaults["errors"] = "1";     // 0: UCX's default, which does not notice a dead process
+  defaults["variant"] = "shm";  // or tcp, as UCX_TLS says
   const Flags flags(argc, argv, defaults);
   if (flags.case_name() != "allreduce" && flags.case_name() != "broadcast" &&
       flags.case_name() != "sendrecv")

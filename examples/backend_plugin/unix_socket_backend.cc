@@ -30,8 +30,8 @@ using tutti::ErrorCode;
 class UnixChannel final : public tutti::Channel {
  public:
   explicit UnixChannel(Descriptor socket) : socket_(std::move(socket)) {}
-  // The poller must forget the socket. It would keep watching a socket that other processes hold
-  // open too.
+  // The poller must forget the socket. Otherwise it would keep watching a socket that other
+  // processes hold open too.
   ~UnixChannel() override {
     if (poller_ != nullptr) poller_->forget(socket_.get());
   }
@@ -51,7 +51,7 @@ class UnixChannel final : public tutti::Channel {
     if (count > 0) return static_cast<size_t>(count);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     const std::string seen = count == 0 ? "end of file" : std::strerror(errno);
-    // The socket would stay readable forever after its end.
+    // After the peer's end the socket would stay readable forever, so the poller forgets it.
     if (poller_ != nullptr) poller_->forget(socket_.get());
     poller_ = nullptr;
     lose_peer(seen);

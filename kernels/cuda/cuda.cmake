@@ -65,7 +65,7 @@ foreach(target tutti_cuda_kernels tutti_cuda_layer_kernels)
   endif()
 endforeach()
 
-# PTX as text, for the test that checks its stores and loads.
+# Compiles the kernels to PTX as text. A test checks the stores and loads in it.
 add_library(tutti_cuda_ptx OBJECT EXCLUDE_FROM_ALL cuda/flags/flags.cu)
 set_target_properties(tutti_cuda_ptx PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES 80)
 target_include_directories(tutti_cuda_ptx PRIVATE ${TUTTI_INCLUDE_DIR})

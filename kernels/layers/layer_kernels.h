@@ -36,7 +36,7 @@ class LayerKernels {
   virtual StreamRef stream() const { return {}; }
 
   /// Returns a tensor on device() for the output of a call, with arbitrary contents. Its memory may
-  /// be that of an earlier tensor that was released. It may be used on one stream only: a device
+  /// be that of an earlier tensor that was released. Use the tensor on one stream only. A device
   /// allocates and frees its memory in the order of that stream, so that no thread waits.
   Tensor make_tensor(const Shape& shape, DataType dtype) {
     return make_tensor(shape, dtype, stream());

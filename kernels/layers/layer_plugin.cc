@@ -63,7 +63,7 @@ StepKernels& KeptStepKernels::of(std::vector<StepOperands> operands) {
       std::equal(operands.begin(), operands.end(), operands_.begin(), operands_.end(),
                  [](const auto& one, const auto& other) { return are_same(one, other); });
   if (!is_known) {
-    kernels_ = nullptr;  // its memory is freed first
+    kernels_ = nullptr;  // frees the memory of the kernels first
     kernels_ = make_step_kernels(operands);
     operands_ = std::move(operands);
   }

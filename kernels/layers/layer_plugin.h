@@ -10,8 +10,8 @@
 
 namespace tutti {
 
-/// Must grow whenever this header, or one that it includes, changes the interface against which a
-/// plugin is compiled.
+/// This number must grow whenever this header, or one that it includes, changes the interface
+/// against which a plugin is compiled.
 inline constexpr uint32_t kLayerAbi = 3;
 
 /// The record that a plugin exports to compute layers on one kind of device.

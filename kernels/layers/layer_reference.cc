@@ -46,7 +46,7 @@ int64_t window_positions(const ConvolutionShape& s) {
   return windows[0] * windows[1] * windows[2];
 }
 
-// Calls body(output offset, offsets of the inputs in the window, in row order).
+// Calls body(output offset, input offsets in row order) for every window.
 template <class Body>
 void for_each_window(const PoolingShape& s, Body body) {
   const auto& o = s.options;

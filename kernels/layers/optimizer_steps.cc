@@ -32,8 +32,8 @@ namespace tutti::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // The hardware prefetcher stops at every page, and a fused step walks its arrays in pieces. So
-// lines are prefetched 24 ahead into the second-level cache and 6 ahead into the first, as sums do
-// (reduce.cc).
+// cache lines are prefetched 24 lines ahead into the second-level cache and 6 lines ahead into the
+// first, as in the sums of reduce.cc.
 HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
   constexpr size_t kLine = 16, kFar = 24 * kLine, kNear = 6 * kLine;
   for (const float* array :
@@ -46,7 +46,7 @@ HWY_INLINE void FetchAhead(const StepArrays& arrays, size_t i) {
 }
 
 // Updates one vector of elements, beginning with element i: w = kept * w - change. Step::Change()
-// computes the change from the gradient to which the decay was added.
+// computes the change from the gradient, after the decay was added to it.
 template <class Step, class D>
 HWY_INLINE void Apply(D d, const StepFactors& factors, const StepArrays& arrays, size_t i) {
   const auto w = hn::LoadU(d, arrays.value + i);

@@ -73,7 +73,7 @@ void lars_step(const LarsSettings& settings, bool is_adapted, double value_squar
                double gradient_squares, std::span<float> value, std::span<const float> gradient,
                std::span<float> velocity);
 
-/// LAMB (You et al. 2020), with Adam's m and v corrected by the step: u = m / (sqrt(v) + epsilon) +
+/// LAMB (You et al. 2020), with Adam's bias-corrected m and v: u = m / (sqrt(v) + epsilon) +
 /// weight_decay * w; w -= learning_rate * |w| / |u| * u. `step` counts from 1.
 struct LambSettings {
   double learning_rate = 0;

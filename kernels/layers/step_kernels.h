@@ -19,8 +19,9 @@ struct StepOperands {
   bool is_adapted = true;  // true if LARS and LAMB adapt the parameter's rate
 };
 
-/// An optimizer's steps over all of its parameters on a device. Each step is a few launches for any
-/// number of tensors, in the order of their stream. One thread uses an object.
+/// An optimizer's steps over all of its parameters on a device. Each step makes a few kernel
+/// launches, however many tensors there are, in the order of the tensors' stream. One thread uses
+/// an object.
 class StepKernels {
  public:
   virtual ~StepKernels() = default;

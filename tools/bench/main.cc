@@ -26,7 +26,7 @@
 namespace tutti::bench {
 namespace {
 
-// Runs before the communicator is made, so that its threads inherit the core.
+// Runs before the communicator is made, so that the communicator's threads inherit the core.
 void pin_to_core(int local_rank) {
   const auto cores = usable_cores();
   if (cores.empty()) throw system_error("--pin: cannot ask for this process's cores", errno);

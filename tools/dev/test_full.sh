@@ -6,7 +6,7 @@ run_faults() { FAULT_RUNS=20 run_release "$1" -L '^faults$'; } # report
 
 run_libtorch() { # report
   build asan+ubsan "${in_full[@]}" torch_training_test torch_functions_test torch_bad_input_test
-  # LibTorch is Debian's, which is built without sanitizers. tsan would not see how it orders its
+  # Debian's LibTorch is built without sanitizers, so tsan would not see how LibTorch orders its
   # memory accesses.
   run_tests asan+ubsan "$1" -L '^libtorch$'
 }

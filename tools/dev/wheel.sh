@@ -6,7 +6,7 @@
 takes_nothing "$@"
 
 # The wheel contains third-party libraries, except those that belong to the machine or its network.
-# So its plugins are those that load such libraries (NCCL, the driver) when they are used.
+# So it has only those plugins that load such libraries (NCCL, the driver) at run time.
 folder=$wheel_folder
 wheel_tools=$folder/environment/bin
 require build

@@ -165,7 +165,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
   return backend;
 }
 
-// Returns what one rank finds. The caller reports rank 0's.
+// Returns what one rank finds. The caller reports the result of rank 0.
 json run_rank(const Options& options, bool measures) {
   json told;
   {

@@ -172,7 +172,7 @@ Descriptor hand_over_secret(const std::string& secret) {
 }
 
 std::string drain(Descriptor& stream) {
-  constexpr size_t kMost = 1 << 20;  // a pipe's contents at most
+  constexpr size_t kMost = 1 << 20;  // most bytes that a pipe holds
   std::string bytes;
   while (stream && bytes.size() < kMost) {
     const auto before = bytes.size();

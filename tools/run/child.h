@@ -21,8 +21,8 @@ Variables own_variables();
 /// A program to start.
 struct Command {
   std::vector<std::string> arguments;
-  Variables variables;     // all that the program gets
-  std::string folder;      // empty: this one
+  Variables variables;     // the whole environment of the program
+  std::string folder;      // working folder; empty: this process's
   int inherited = -1;      // a descriptor that stays open in the program under its number
   bool has_input = false;  // standard input is a pipe; otherwise it is empty
   std::vector<int> cores;  // cores on which it may run; empty: all

@@ -219,7 +219,8 @@ void Job::wait_for_events() {
                               {errors_.is_empty() ? -1 : errors_.descriptor(), POLLOUT, 0},
                               {reads_input() ? STDIN_FILENO : -1, POLLIN, 0}};
   const auto first_rank = entries.size();
-  // If the reader of the launcher's output is slow, the ranks that write to it block.
+  // If the reader of the launcher's output is slow, the launcher stops reading from the ranks.
+  // Their writes then block.
   const bool full = output_.is_full() || errors_.is_full();
   std::vector<Rank*> owners;
   for (const auto& rank : ranks_) {
@@ -361,7 +362,7 @@ void Job::report() {
               : fmt::format("rank {} (host {}) could not be run: {}", rank.number(), rank.host(),
                             rank.failure());
   if (deaths_->failures() > 1) text += fmt::format(", the first of {}", deaths_->failures());
-  // The failed rank may have missed one of the ranks that ended before.
+  // The rank may have failed because a rank that it needed had already ended.
   if (const auto before = deaths_->ended_before_failure(); !before.empty())
     text += fmt::format(", after {} had ended with code 0", format_rank_set(before));
   const auto lines = rank.last_lines().lines();

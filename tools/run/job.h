@@ -68,8 +68,8 @@ class Job {
   bool lost_output_ = false;
   int last_told_ = 0;  // the signal of the last escalation that was reported
   Deadline next_progress_ = Deadline::never();
-  Deadline last_words_ = Deadline::never();  // for the remaining output, after the job was asked to
-                                             // end
+  // The deadline for the remaining output, once the job was asked to end.
+  Deadline last_words_ = Deadline::never();
 };
 
 }  // namespace tutti::run

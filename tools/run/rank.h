@@ -29,7 +29,7 @@ class Rank {
 
   /// Sends a remote rank's first frame.
   void start(const StartRequest& request);
-  /// Passes a signal on. A second SIGKILL kills ssh instead, which may hang.
+  /// Passes a signal on. A second SIGKILL kills ssh instead, because ssh may hang.
   void signal(int number);
   /// Gives the rank input to read. No bytes mean the end of its input.
   void give_input(std::string_view bytes);

@@ -139,13 +139,14 @@ class Service {
       if (count < 0 && errno != EINTR) child_.input.reset();  // the rank reads no more
       if (count > 0) input_.erase(0, static_cast<size_t>(count));
     }
-    if (!child_.input) return input_.clear();  // not acknowledged, so the launcher sends no more
+    // This input is not acknowledged, so the launcher sends no more.
+    if (!child_.input) return input_.clear();
     if (input_ended_) child_.input.reset();
     send(FrameKind::taken, "");
   }
 
-  // SIGHUP is skipped, because it may mean that ssh hung up. Then the input ends, and the rank is
-  // killed first.
+  // SIGHUP is not passed on, because it may only mean that ssh hung up. Then the input ends, which
+  // kills the rank.
   void take_orders() {
     while (const auto number = keeper_.next_order())
       if (*number != SIGHUP) signal(*number);

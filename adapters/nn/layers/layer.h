@@ -28,7 +28,7 @@ Tensor copy_of(const Pass& pass, const Tensor& tensor);
 /// The tensors that one forward pass leaves for its backward pass. Each batch in flight has its own
 /// Context. Another batch may use the Context once backward is done.
 struct Context {
-  std::vector<Tensor> kept;    // the layer's own
+  std::vector<Tensor> kept;    // tensors of this layer
   std::vector<Context> inner;  // contexts of the layers within this one, in their order
   /// The output gradient of a layer within another layer, kept from the backward pass for the input
   /// to the backward pass for the weights.

@@ -54,8 +54,8 @@ class Recurrent final : public Layer {
     return output;
   }
 
-  // The gates' gradients go through all steps one after another. The first pass that asks for a
-  // gradient computes them; the rest are matrix products.
+  // The gates' gradients are computed step by step, from the last step to the first. The first pass
+  // that asks for a gradient computes them; the rest are matrix products.
   Tensor backward(const Pass& pass, Context& context, const Tensor& gradient,
                   Wanted wanted) override {
     const auto &input = context.kept[0], &output = context.kept[1], &kept = context.kept[2];

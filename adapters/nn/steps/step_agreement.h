@@ -41,7 +41,7 @@ struct StepOutcome {
   bool is_skipped = false;  // a loss or gradient of some rank was not finite; leave the step out
   double loss = 0;          // mean over the samples of all ranks
   int64_t samples = 0;      // number of samples of all ranks
-  // of the mean gradient, before clipping; not finite if the step is skipped because of it
+  // Norm of the mean gradient before clipping. It is not finite if this is why the step is skipped.
   double norm = 0;
 };
 
@@ -76,10 +76,10 @@ class StepAgreement {
   double scale() const { return state_.as<double>()[0]; }
   int64_t skipped_steps() const { return static_cast<int64_t>(state_.as<double>()[2]); }
 
-  /// Begins a step and returns this rank's share of its samples. Shares of options.shares.samples
-  /// are equal, or, if they follow speed, such that all ranks end at the same time. The speed is
-  /// measured by the time that each rank took from begin() to send(), less the time that it waited
-  /// for others. The call may be left out if shares are not used.
+  /// Begins a step and returns this rank's share of its samples. The shares of
+  /// options.shares.samples are equal, or, if they follow speed, are such that all ranks end at the
+  /// same time. The speed is measured by the time that each rank took from begin() to send(), less
+  /// the time that it waited for others. The call may be left out if shares are not used.
   StepShare begin();
   /// Returns the shares of all ranks in the step that begins next.
   const std::vector<int64_t>& shares() const { return shares_.counts(); }
@@ -113,8 +113,9 @@ class StepAgreement {
   const StepOptions options_;
   SpeedShares shares_;
   Tensor state_;
-  // Number of samples, loss, number of ranks whose loss is not finite, number of ranks in training.
-  // If shares follow speed, the seconds that each rank took for its share follow.
+  // The values that are summed over the ranks: the number of samples, the loss, the number of ranks
+  // whose loss is not finite, and the number of ranks in training. If shares follow speed, the
+  // seconds that each rank took for its share follow.
   std::vector<float> lane_;
   Clock::time_point begin_{};  // when this rank's step began; not set without begin()
   double waited_before_ = 0;
@@ -123,8 +124,8 @@ class StepAgreement {
 };
 
 /// Finds replicas that have become different, for example because a bit flipped in memory. Every
-/// `every` steps the ranks compare a hash of their parameters, whose bytes a device copies to the
-/// host for that. One thread uses it.
+/// `every` steps the ranks compare a hash of their parameters. Parameters on a device are copied to
+/// the host for that. One thread uses it.
 class Sentinel {
  public:
   /// `every` is the number of steps from one comparison to the next. Throws Error(invalid_argument)

@@ -8,7 +8,7 @@ namespace tutti::python {
 
 namespace {
 
-/// The arena's owner, shared by the object, its arrays and the calls on it.
+/// Owns the arena. The Python object, its arrays and the calls on it share this handle.
 struct ArenaHandle {
   ~ArenaHandle() { tutti_arena_destroy(arena); }
   SharedComm comm;
@@ -17,7 +17,7 @@ struct ArenaHandle {
   // The following members need the GIL.
   bool step_is_open = false;
   bool listens = true;         // false: hooks do nothing
-  std::vector<bool> has_come;  // announced by hooks, in this step
+  std::vector<bool> has_come;  // true: a hook announced the array in this step
   size_t come = 0;             // number of announced arrays
 };
 using SharedArena = std::shared_ptr<ArenaHandle>;
@@ -81,8 +81,8 @@ PyObject* ready(PyObject* self, PyObject* key) {
 // --- autograd's hooks ----------------------------------------------------------------------------
 
 /// The object that autograd calls when a gradient is complete. A Python function would take as much
-/// time as the exchange if a model has a thousand small tensors. It is part of reference cycles, so
-/// the garbage collector must see its references.
+/// time as the exchange if a model has a thousand small tensors. The object is part of reference
+/// cycles, so the garbage collector must see its references.
 struct HookObject {
   PyObject ob_base;
   SharedArena* shared;
@@ -92,7 +92,8 @@ struct HookObject {
 
 HookObject* hook_of(PyObject* self) { return reinterpret_cast<HookObject*>(self); }
 
-// Autograd adds to a tensor that is the array, unless it has put another tensor into `grad`.
+// Runs when autograd has added to a parameter's gradient, which usually is the array itself. If
+// autograd has put another tensor into `grad`, this calls elsewhere().
 PyObject* call_hook(PyObject* self, PyObject*, PyObject*) {
   auto* hook = hook_of(self);
   const SharedArena shared = *hook->shared;

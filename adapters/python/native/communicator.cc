@@ -54,7 +54,8 @@ PyObject* create(PyObject*, PyObject* arguments) {
     return nullptr;
   std::vector<std::string> settings;
   if (!read_texts(lines, "the settings", settings)) return nullptr;
-  // The call has a share of the store, because it continues if a signal interrupts this function.
+  // The call owns a share of the store, because the call continues if a signal interrupts this
+  // function.
   const auto native = native_store(store);
   const auto make = [=, settings = std::move(settings)](tutti_comm_t* comm) {
     std::vector<const char*> texts;

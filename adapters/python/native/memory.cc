@@ -229,7 +229,7 @@ bool Given::read_buffer(PyObject* object, bool writable, const std::string& what
 }
 
 // A device's contents are ready on its default stream, because the producer makes that stream wait
-// for its own.
+// for the producer's stream.
 bool Given::read_dlpack(PyObject* object, const std::string& what) {
   const Reference place(PyObject_CallMethod(object, "__dlpack_device__", nullptr));
   int kind = 0, index = 0;

@@ -149,7 +149,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 }  // namespace tutti::python
 
 PyMODINIT_FUNC PyInit__native(void) {
-  using namespace tutti::python;  // NOLINT: this function belongs there but for its name
+  using namespace tutti::python;  // NOLINT: only its name keeps this function out of the namespace
   Reference module(PyModule_Create(&definition));
   const bool is_whole = module && add_memory_types(module.get()) && add_work_type(module.get()) &&
                         add_store_types(module.get()) && add_communicator_type(module.get()) &&

@@ -92,7 +92,7 @@ struct Failure {
 Failure failure_of(int status);
 /// Sets the function of _errors.py that makes the exceptions. It is called once.
 void set_error_maker(PyObject* maker);
-/// Both set an exception and return null.
+/// raise() and refuse() set an exception and return null.
 PyObject* raise(const Failure& failure);
 PyObject* refuse(const std::string& text);
 /// Returns whether `status`, the result of a call that this thread just made, is TUTTI_OK.

@@ -27,7 +27,7 @@ constexpr const char* kExiting = "the interpreter exits";
 int failed() { return tutti_fail(TUTTI_UNAVAILABLE, take_exception_text().c_str()); }
 
 /// Calls a method of the program's store, in whichever thread needs the store. `use` reads its
-/// result. If either raises an exception, its text becomes the error's text.
+/// result. If the method or `use` raises an exception, its text becomes the error's text.
 template <class Use, class... Arguments>
 int call(void* context, const char* method, const char* key, Use&& use, const char* format,
          Arguments... arguments) {
@@ -68,7 +68,7 @@ int get(void* context, const char* key, tutti_value_t value) {
 
 int compare_set(void* context, const char* key, const void* expected, size_t expected_size,
                 const void* desired, size_t desired_size, tutti_value_t value) {
-  // The format "z#" takes a null pointer, but would give the method a str.
+  // The format "z#" accepts a null pointer, but it would pass a str to the method.
   if (expected == nullptr)
     return call(context, "compare_set", key, to_value(value, false), "OOy#", Py_None,
                 static_cast<const char*>(desired), static_cast<Py_ssize_t>(desired_size));

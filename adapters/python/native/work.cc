@@ -29,9 +29,9 @@ void let_go(WorkObject* self) { const auto given = std::exchange(self->body->giv
 /// Waits for the operation. Returns false with an exception set, which may be the operation's own.
 bool wait(WorkObject* self, double seconds) {
   const auto is_done = [self] { return tutti_work_done(self->work) != 0; };
-  // Whether the Work was done when the slice began. If it ends only during the slice, TUTTI_TIMEOUT
-  // may come from the slice. The next call then returns TUTTI_TIMEOUT only if that is the Work's
-  // own error.
+  // True if the Work was done when the current slice of the wait began. If it ends only during the
+  // slice, TUTTI_TIMEOUT may come from the slice. The next call then returns TUTTI_TIMEOUT only if
+  // that is the Work's own error.
   bool was_done = is_done();
   const auto wait_for = [&](double slice) {
     was_done = is_done();
@@ -142,8 +142,8 @@ struct Callback {
   Reference work, function;
 };
 
-// Runs in the library's thread, or in the thread that registers it. Once the interpreter exits, the
-// objects that it holds cannot be freed.
+// Runs in the library's thread, or in the thread that registers the callback. Once the interpreter
+// exits, the objects that the callback holds cannot be freed.
 void call_back(void* context, int) {
   auto* callback = static_cast<Callback*>(context);
   const Entered entered;
@@ -194,8 +194,8 @@ void dealloc(PyObject* self) {
   auto* object = of(self);
   auto* body = object->body;
   if (object->work != nullptr) {
-    // In a forked process this cannot be registered, and the body's objects stay until the process
-    // ends.
+    // In a forked process the callback cannot be registered, and the body's objects stay until the
+    // process ends.
     if (tutti_work_done(object->work) == 0) {
       static_cast<void>(tutti_work_then(object->work, end_orphan, body));
       body = nullptr;

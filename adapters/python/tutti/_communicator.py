@@ -343,7 +343,8 @@ class Communicator:
             except Exception as error:
                 held, cause = bytearray(_objects.reason_of(error).encode(errors="replace")), error
         # The first broadcast has the given name and sends the length. A negative length n means
-        # that -1 - n bytes of a reason for the failure follow instead of the data.
+        # that the root failed. Then -1 - n bytes of text with the reason follow instead of the
+        # data.
         length = array("q", [len(held) if cause is None else -1 - len(held)])
         self.broadcast(name, length, root).wait()
         if self.rank != root:

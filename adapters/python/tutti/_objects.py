@@ -6,7 +6,7 @@ import pickle
 
 from ._errors import Error, described, refused
 
-_FAILED = b"\0failed: "  # the begin of a reason; no pickle begins with it
+_FAILED = b"\0failed: "  # the first bytes of a reason; no pickle begins with them
 
 
 def _packed(comm, make):

@@ -47,11 +47,12 @@ def _place(folder: str | os.PathLike[str], step: int) -> pathlib.Path:
 
 
 def read(folder: str | os.PathLike[str], step: int | None = None) -> Checkpoint:
-    """Reads a checkpoint of a folder, whole, whatever ranks wrote it: the newest one, or that of
-    `step`.
+    """Reads the whole newest checkpoint of a folder, or that of `step`. Any number of ranks may
+    have written it.
 
     Raises InputOutputError if there is none. Raises CorruptDataError if a file does not have the
-    length in the manifest, or describes a tensor differently. Only the library checks checksums.
+    length in the manifest, or describes a tensor differently than the manifest. Checksums are
+    checked only by the library.
     """
     there = steps(folder)
     if not there or (step is not None and step not in there):

@@ -60,8 +60,8 @@ def hosts_in(file):
 
 
 def read_config(file, settings, made):
-    """Sets the flags that the command line does not have. The file may also have Horovod's
-    sections."""
+    """Sets those flags of the file that the command line does not have. The file may also have
+    Horovod's sections."""
     try:
         import yaml
     except ImportError:

@@ -8,7 +8,8 @@ import sys
 def find():
     here = os.path.dirname(os.path.abspath(__file__))
     places = [os.path.join(here, "bin", "tutti-run")]
-    # The tools may be installed with it: PREFIX/lib/python3/dist-packages/tutti and PREFIX/bin.
+    # The tools may be installed with this package: PREFIX/lib/python3/dist-packages/tutti and
+    # PREFIX/bin.
     folder = here
     for _ in range(5):
         folder = os.path.dirname(folder)

@@ -23,8 +23,8 @@ namespace {
 
 constexpr size_t kSlabBytes = 16384;
 constexpr size_t kLeastHostBytes = 4096;
-constexpr size_t kWordBytes = 64;    // a cache line each, because host and device poll them
-constexpr size_t kMostAwaited = 64;  // words per command; CUDA allows 256
+constexpr size_t kWordBytes = 64;    // a cache line, because host and device poll the word
+constexpr size_t kMostAwaited = 64;  // words that one command awaits; CUDA allows 256
 
 struct Event {
   cudaEvent_t event;
@@ -106,7 +106,8 @@ int CudaDevice::current_device() const {
 int CudaDevice::device_of(StreamRef stream, const void* memory, const void* other) {
   if (devices_.size() == 1) return 0;
   const int device = current_device();
-  const auto current = scope(device);  // without it, any query would make CUDA create a context
+  // Without this scope, any query would make CUDA create a context.
+  const auto current = scope(device);
   if (!is_default(native(stream))) {
     int its = 0;
     check(cudaStreamGetDevice(native(stream), &its), "use a stream", device);
@@ -205,8 +206,8 @@ uint64_t* CudaDevice::take_word() {
       return word;
     }
   }
-  // The slab is never freed. Its words are few, and CUDA waits for the device when it frees pinned
-  // memory.
+  // The slab of words is never freed, because CUDA waits for the device when it frees pinned
+  // memory. There are only a few slabs.
   auto* slab = static_cast<std::byte*>(allocate_host(kSlabBytes));
   const std::lock_guard lock(mutex_);
   for (size_t at = kWordBytes; at < kSlabBytes; at += kWordBytes)
@@ -397,8 +398,8 @@ void CudaDevice::reduce_by_flags(const DeviceFlags& flags, StreamRef stream) {
 }
 
 void CudaDevice::host_function(StreamRef stream, std::function<void()> function) {
-  // CUDA unmaps the memory of HostFunctions' words at exit. CUDA started before this object, so
-  // this exit handler runs first and ends the thread in time.
+  // At exit CUDA unmaps the words that the thread of HostFunctions polls. This exit handler was
+  // registered after CUDA's, so it runs first and ends that thread in time.
   std::call_once(ended_with_process_, [] { std::atexit([] { cuda_device().functions_.end(); }); });
   thread_local const char own = 0;
   const void* key = native(stream);

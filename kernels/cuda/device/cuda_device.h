@@ -21,11 +21,11 @@ namespace tutti::cuda {
 /// because CUDA may be unloaded first at exit. Any thread may call it. It leaves each thread's
 /// current device unchanged.
 ///
-/// A null stream is a default stream. Its device is that of the event or memory in the call; else
-/// the thread's current device; else (if the thread never used CUDA) the device that this process
-/// used first. The library's own streams have the highest priority, so that communication runs
-/// first. They also share no hardware queue with the user's streams, because these may be blocked
-/// until one of the library's streams stores a value.
+/// A null stream means a default stream. The call's event or memory determines its device. Without
+/// them it is the thread's current device, or, if the thread never used CUDA, the device that this
+/// process used first. The library's own streams have the highest priority, so that communication
+/// runs first. They also share no hardware queue with the user's streams, because these may be
+/// blocked until one of the library's streams stores a value.
 class CudaDevice final : public DeviceRuntime {
  public:
   /// Throws Error(unavailable) if there is no GPU.
@@ -47,7 +47,7 @@ class CudaDevice final : public DeviceRuntime {
     state(device.index).pool->limit(bytes);
   }
   /// Rounds sizes up to powers of two. Freed memory is kept for reuse, because CUDA waits for the
-  /// whole device when it frees pinned memory. On the device a stream may be blocked until this
+  /// whole device when it frees pinned memory. A stream of that device may be blocked until this
   /// process stores a value.
   void* allocate_host(size_t bytes) override;
   void free_host(void* memory) noexcept override;
@@ -76,8 +76,8 @@ class CudaDevice final : public DeviceRuntime {
   void unmap_shared(void* memory) noexcept override;
   void register_host(void* memory, size_t bytes) override;
   void forget_host(void* memory) noexcept override;
-  /// Runs on a thread of this object (see host_functions.h). After a device failed, no function is
-  /// called.
+  /// The function runs on a thread of this object (see host_functions.h). After a device failed, no
+  /// function is called.
   void host_function(StreamRef stream, std::function<void()> function) override;
   void write_word(StreamRef stream, uint64_t* word, uint64_t value) override;
   void wait_words(StreamRef stream, std::span<const AwaitedWord> words) override;

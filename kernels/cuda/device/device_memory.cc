@@ -24,7 +24,7 @@ void* DeviceMemory::reserve(size_t bytes) {
     return nullptr;
   }
   check(status, "allocate", device_);
-  // Other streams may use the memory only after `stream_` has allocated it.
+  // Waits, because other streams may use the memory only after `stream_` has allocated it.
   if (has_pools_) check(cudaStreamSynchronize(stream_), "allocate", device_);
   return memory;
 }

@@ -10,7 +10,7 @@ namespace tutti::cuda {
 
 namespace {
 
-// All of these functions have had their current signature in every version from 12.0 on.
+// All of these functions have had their current signature in every CUDA version from 12.0 on.
 constexpr unsigned kVersion = 12000;
 
 template <class Function>

@@ -26,7 +26,7 @@ struct Driver {
 };
 
 /// Makes a context the calling thread's current one for a scope. A pair of calls of cudaSetDevice()
-/// could create a context on the thread's previous device; this never does.
+/// could create a context on the thread's previous device; this class never does.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, CUcontext context, int device);

@@ -13,8 +13,8 @@ namespace tutti::cuda {
 
 /// Calls a function when a stream has stored a nonzero value in the function's 64-bit word. CUDA's
 /// own host functions all run on one thread per process. That thread blocks while another thread
-/// copies unpinned memory on a blocked stream, even if the function would unblock that stream. This
-/// object's thread only loads words, and CUDA cannot block it.
+/// copies unpinned memory on a blocked stream. If a host function had to unblock that stream, both
+/// would wait forever. This object's thread only loads words, and CUDA cannot block it.
 class HostFunctions {
  public:
   /// `give_back` receives each word before its function is called.
@@ -27,7 +27,7 @@ class HostFunctions {
   /// of `stream`.
   void add(const void* stream, uint64_t* word, std::function<void()> function);
   /// Ends the thread. Functions whose words are still zero are never called, and neither are
-  /// functions added later. In a forked process, which lacks that thread, it does nothing.
+  /// functions added later. In a forked process, which lacks that thread, end() does nothing.
   void end();
 
  private:

@@ -28,8 +28,8 @@ constexpr size_t usual_segment(size_t bytes) {
   return round_up(bytes, kSegmentStep);
 }
 
-// Returns the least remainder for which a block is split. A smaller remainder stays part of the
-// block.
+// Returns the smallest remainder for which a block is split into two. With a smaller remainder the
+// block stays whole.
 constexpr size_t least_rest(bool is_small) { return is_small ? kBlockBytes : kMiB; }
 
 }  // namespace

@@ -40,11 +40,12 @@ class MemorySource {
 /// ones. Segments are split into blocks of multiples of 512 bytes. Neighbouring free blocks that
 /// the same streams may still use are joined again.
 ///
-/// Streams run late, so a free block remembers the streams that may still use it, each with an
-/// event. The same stream can reuse the block immediately. Another stream gets it when the events
-/// are reached. If the allocation would otherwise fail, the stream waits for the events on the
-/// device. The search order is: free blocks; the driver; the driver again after whole free segments
-/// were returned to it; blocks for which the stream must wait. The host never waits for a stream.
+/// The host frees memory before streams have finished with it. So a free block remembers the
+/// streams that may still use it, each with an event. The same stream can reuse the block
+/// immediately. Another stream gets it when the events are reached. If the allocation would
+/// otherwise fail, the stream waits for the events on the device. The search order is: free blocks;
+/// the driver; the driver again after whole free segments were returned to it; blocks for which the
+/// stream must wait. The host never waits for a stream.
 ///
 /// Any thread may call it. Events are created by allocate() and use(), not by free(), because the
 /// driver may make their creation wait for blocked streams.
@@ -89,7 +90,7 @@ class MemoryPool {
   struct Block {
     std::byte* segment;
     size_t bytes;
-    bool is_small;  // the segment is one for small requests
+    bool is_small;  // the segment serves small requests
     bool is_listed = false;
     std::vector<Use> uses = {};  // at most one per stream
   };

@@ -40,8 +40,8 @@ class SharedDeviceMemory {
   std::map<std::pair<int, DeviceHandle>, void*> places_;  // addresses of mapped memory
 };
 
-/// Lets the current device, `from`, access the memory of `to`, both that of cudaMalloc() and that
-/// of its pools. Throws Error(unavailable).
+/// Lets the current device, `from`, access the memory of `to`. This includes memory from
+/// cudaMalloc() and memory of CUDA's pools. Throws Error(unavailable).
 void enable_peer(int from, int to);
 
 }  // namespace tutti::cuda

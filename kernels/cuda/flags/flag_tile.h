@@ -8,8 +8,8 @@
 // Rules that keep it from hanging and from reading too early:
 // - a flag is written by one block of one rank and read by one block of another; no rank adds to
 //   a peer's flag;
-// - a flag contains the number of a round; it only grows and is never reset, because a peer may be
-//   a round ahead;
+// - a flag contains the number of a round (one launch of the kernel); it only grows and is never
+//   reset, because a peer may be a round ahead;
 // - a round's number is in the device's memory, and the kernel itself increments it, so that a
 //   captured graph advances by itself;
 // - the two barriers of a round have separate flags;
@@ -37,7 +37,7 @@ struct FlagState {
 };
 
 /// Two elements, each with the number of its round beside it. Each 8-byte half of the 16 bytes is
-/// stored as a whole, so no reader takes an element of another round for one of its own.
+/// stored as a whole, so a reader always recognises an element of another round.
 struct alignas(16) FlagPacket {
   uint32_t first, first_round, second, second_round;
 };
@@ -45,13 +45,13 @@ struct alignas(16) FlagPacket {
 /// One allreduce. Grid, variant and count are equal on all ranks, because they come from the plan
 /// (the recorded step).
 struct FlagCall {
-  ReduceTable table;  // addresses on all ranks, in rank order, at the same element
+  ReduceTable table;  // each rank's address of the same first element, in rank order
   FlagBoard* boards[kMostFlagRanks];
   FlagPacket* packets[kMostFlagRanks];  // packet_places() packets for each rank
   FlagState* state;                     // state of this rank
   FlagRecord* record;                   // record of this rank
   const uint32_t* abort;                // nonzero means: abandon the wait
-  // Set by cut_flags(), so that no thread divides.
+  // cut_flags() sets these on the host, so that no GPU thread has to divide.
   int64_t share;             // elements of a rank's share; all elements unless two_shot
   int64_t part;              // elements of a block's part of a share
   int64_t packets_of_block;  // packets of a block from one sender in one round
@@ -198,8 +198,8 @@ TUTTI_DEVICE bool receive_packets(const FlagCall& call, uint32_t round, int bloc
 
 // --- a block -------------------------------------------------------------------------------------
 
-/// Does a block's reduction between the barriers: all elements into its rank's own output
-/// (one_shot), or its rank's share into all outputs (two_shot).
+/// Does one block's part of the reduction between the barriers. one_shot reduces all elements into
+/// this rank's output. two_shot reduces this rank's share into all outputs.
 template <class T>
 TUTTI_DEVICE void reduce_block(const FlagCall& call, int block, int thread, int threads) {
   const bool is_one_shot = call.variant == FlagVariant::one_shot;

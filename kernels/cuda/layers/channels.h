@@ -1,6 +1,6 @@
 #pragma once
 
-// Kernels of images [batch, channels, positions]: batch norm and sums over a channel.
+// Kernels for images [batch, channels, positions]: batch norm and sums over a channel.
 
 #include "tutti/kernels/cuda/layers/elements.h"
 #include "tutti/kernels/cuda/layers/kernel.h"
@@ -79,8 +79,9 @@ struct BatchNormSums {
   }
 };
 
-/// Computes the moments f64[1 + 2 * channels]: the number of values per channel, then each
-/// channel's first total, then each channel's second total times inverse_deviation.
+/// Computes `moments`, f64[1 + 2 * channels]. The first element is the number of values per
+/// channel. Then follow each channel's first total, and each channel's second total times
+/// inverse_deviation.
 struct BatchNormMoments : ElementKernel {
   Channels shape;
   int64_t parts;
@@ -103,8 +104,8 @@ struct BatchNormMoments : ElementKernel {
   }
 };
 
-/// Computes each channel's statistics from the moments, or, in evaluation, from the running values,
-/// which then stay unchanged.
+/// Computes each channel's statistics from the moments. In evaluation it takes them from the
+/// running values, which then stay unchanged.
 struct BatchNormStatistics : ElementKernel {
   const double* moments;  // null in evaluation
   double epsilon, momentum;
@@ -220,7 +221,7 @@ struct BatchNormBackward : ChannelElements {
   }
 };
 
-/// bias_gradient += the first sums of the moments, weight_gradient += the second ones.
+/// Adds the first sums of `moments` to bias_gradient, and the second sums to weight_gradient.
 struct BatchNormWeights : ElementKernel {
   const double* moments;
   float* weight_gradient;

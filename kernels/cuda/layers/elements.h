@@ -94,7 +94,7 @@ struct AddBias : ElementKernel {
   }
 };
 
-// These are sqrt(2 / pi) and the factor of x^3.
+// GELU's tanh form uses sqrt(2 / pi) and this factor of x^3.
 inline constexpr float kGeluSlope = 0.7978845608028654f, kGeluCube = 0.044715f;
 
 template <class T>
@@ -207,7 +207,7 @@ struct RowProductsBackward : ElementKernel {
   }
 };
 
-/// Divides each channel's gradient over its positions.
+/// Spreads the gradient of each channel's mean evenly over the channel's positions.
 template <class T>
 struct GlobalAverageBackward : ElementKernel {
   int64_t positions;

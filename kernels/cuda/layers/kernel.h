@@ -18,12 +18,12 @@ namespace tutti::cuda {
 
 struct NothingShared {};
 
-/// The number of elements per block, if blocks have separate elements.
+/// The number of elements per block, in kernels whose blocks handle separate elements.
 inline constexpr int64_t kLayerElements = 4 * kThreads;
 
 TUTTI_DEVICE int64_t blocks_for(int64_t count, int64_t each) { return (count + each - 1) / each; }
 
-/// Returns an element of f32, bf16 or f16 storage in f32.
+/// Loads an element that is stored as f32, bf16 or f16, and returns it as f32.
 template <class T>
 TUTTI_DEVICE float value_at(const T* from, int64_t i) {
   if constexpr (IsNarrow<T>::value)
@@ -39,7 +39,7 @@ TUTTI_DEVICE void store_at(T* to, int64_t i, float value) {
     to[i] = value;
 }
 
-/// Number of elements that a thread loads and stores as one pack if memory is aligned.
+/// Number of elements that a thread loads and stores as one pack if the memory is aligned.
 inline constexpr int kWide = 8;
 template <class T>
 struct alignas(16) WidePack {
@@ -103,7 +103,7 @@ TUTTI_DEVICE void greater_half(float* all, int thread, int half) {
     all[thread] = all[thread + count];
 }
 
-// --- rows that one warp handles each -------------------------------------------------------------
+// --- rows, each handled by one warp --------------------------------------------------------------
 
 /// A block handles kRowsOfBlock rows with kLanes threads each. Phases 1 to kLaneHalves sum the
 /// numbers of each row's lanes; the row's first lane then has the result.
@@ -126,8 +126,8 @@ TUTTI_DEVICE void greater_lanes(float* all, int thread, int half) {
 
 // --- on the host ---------------------------------------------------------------------------------
 
-/// Runs a kernel as a GPU might, with its blocks, and the threads within a phase, in ascending or
-/// descending order.
+/// Runs a kernel on the host. Blocks, and the threads within a phase, run one after another. They
+/// run in descending order if `is_backward` is true. A GPU may use any order.
 template <class Kernel>
 void run_on_host(const Kernel& kernel, bool is_backward) {
   typename Kernel::Shared shared;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Kernels whose blocks handle a row each: softmax, losses, layer norm, products.
+// Kernels in which each block handles one row: softmax, losses, layer norm, products.
 
 #include "tutti/kernels/cuda/layers/elements.h"
 #include "tutti/kernels/cuda/layers/kernel.h"
@@ -205,8 +205,7 @@ struct SquaredErrorBackward {
   }
 };
 
-/// Base of kernels over rows of [rows, features] in which each row belongs to the lanes of one
-/// warp.
+/// Base of kernels over [rows, features] in which the lanes of one warp handle each row.
 struct LaneRows {
   int64_t rows, features;
   int64_t blocks() const { return blocks_for(rows, kRowsOfBlock); }

@@ -83,12 +83,13 @@ struct ScoreRows {
   struct At {
     bool is_there;
     int lane;
-    int64_t first, log;  // offset of the row in the scores, and of its logarithm
+    int64_t first, log;  // offsets of the row in the scores and of its entry in `logs`
     int64_t seen;        // number of keys that the query sees
   };
   int64_t blocks() const { return blocks_for(matrices * length, kRowsOfBlock); }
   TUTTI_DEVICE At at(int64_t block, int thread) const {
-    // 32 bits suffice, because a grid has no more blocks. Wider divisions would be function calls.
+    // 32 bits suffice, because a grid has fewer than 2^31 blocks. Wider divisions would be function
+    // calls.
     const auto row = static_cast<int32_t>(block * kRowsOfBlock + thread / kLanes);
     const auto rows = static_cast<int32_t>(length);
     const int32_t matrix = row / rows, query = row % rows;

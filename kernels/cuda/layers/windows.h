@@ -10,7 +10,7 @@ namespace tutti::cuda {
 /// A position in a window must fit into a byte.
 inline constexpr int64_t kMostPoolingKernel = 15;
 
-/// Like PoolingShape; windows ignore the padding.
+/// The fields are those of PoolingShape. Maxima and means ignore the padding.
 struct PoolingWindows {
   int64_t height, width, output_height, output_width;
   int64_t kernel, stride, padding;
@@ -63,8 +63,8 @@ struct PoolingForward : ElementKernel {
   }
 };
 
-/// Sums, for each element in row order, the gradients of the windows whose largest element it was.
-/// If `places` is null, it sums the element's share of each window's gradient.
+/// For each element, adds up the gradients of the windows in which it was the largest element, in
+/// row order. If `places` is null, it sums the element's share of each window's gradient.
 template <class T>
 struct PoolingBackward : ElementKernel {
   PoolingWindows layer;
@@ -77,7 +77,7 @@ struct PoolingBackward : ElementKernel {
       const int64_t first = in / elements * layer.windows();
       const int64_t y = in % elements / layer.width + layer.padding;
       const int64_t x = in % layer.width + layer.padding;
-      // Begins with the first window that ends after the element.
+      // The loops begin with the first window that ends after the element.
       const int64_t row = y < layer.kernel ? 0 : (y - layer.kernel) / layer.stride + 1;
       const int64_t column = x < layer.kernel ? 0 : (x - layer.kernel) / layer.stride + 1;
       float sum = 0;

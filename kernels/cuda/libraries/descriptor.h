@@ -8,7 +8,7 @@
 
 namespace tutti::cuda {
 
-/// Returns cuDNN's name for the type of an attribute.
+/// Returns the enumerator by which cuDNN names an attribute's type.
 template <class T>
 constexpr cudnnBackendAttributeType_t attribute_type();
 template <>
@@ -82,7 +82,7 @@ class Descriptor {
   /// Finalizes the descriptor. Returns whether the library accepts it.
   bool try_finish() { return library_->cudnnBackendFinalize(native_) == CUDNN_STATUS_SUCCESS; }
 
-  /// Returns the values of an attribute, at most `most`.
+  /// Returns at most `most` values of an attribute.
   template <class T>
   std::vector<T> get(cudnnBackendAttributeName_t name, size_t most) const {
     std::vector<T> values(most);
@@ -94,7 +94,7 @@ class Descriptor {
     values.resize(static_cast<size_t>(count));
     return values;
   }
-  /// Fills existing descriptors from an attribute. Returns how many values it has.
+  /// Fills existing descriptors from an attribute. Returns how many values the attribute has.
   int64_t get(cudnnBackendAttributeName_t name, std::vector<Descriptor>& into) const {
     std::vector<cudnnBackendDescriptor_t> all;
     for (const auto& one : into) all.push_back(one.native_);

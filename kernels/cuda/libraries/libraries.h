@@ -56,10 +56,10 @@ struct Cudnn {
 #undef TUTTI_LIBRARY_FIELD
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// Load a library for the life of the process. `file` is as for dlopen(). If `file` is empty, it is
-/// the name of the major version that this plugin was built with. (A process that runs PyTorch has
-/// already loaded that library.) Throw Error(unavailable) if there is no such library, and
-/// Error(version) if it has another major version.
+/// Load a library for the life of the process. `file` is as for dlopen(). If `file` is empty, the
+/// library of the major version that this plugin was built with is loaded by its name. (A process
+/// that runs PyTorch has already loaded that library.) Throw Error(unavailable) if there is no such
+/// library, and Error(version) if it has another major version.
 CublasLt load_cublaslt(const std::string& file = {});
 Cudnn load_cudnn(const std::string& file = {});
 

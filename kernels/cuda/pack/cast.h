@@ -1,7 +1,7 @@
 #pragma once
 
-// Casts and scales one element on a GPU, equal to kernels/scaling.h to the bit. All of it compiles
-// for the host too, so that the tests compare the two without a GPU.
+// Casts and scales one element on a GPU, with results that equal those of kernels/scaling.h bit for
+// bit. All of it compiles for the host too, so that the tests compare the two without a GPU.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tutti::cuda {
 
-/// A Scale with its quotient, which the host computes.
+/// A Scale with its quotient factor / divisor, which the host computes.
 struct Scaling {
   double factor = 1.0;
   double multiplier = 1.0;  // factor / divisor
@@ -95,8 +95,8 @@ TUTTI_DEVICE Float16 narrow<Float16>(float value) {
 }
 
 /// Returns an f32 that rounds to the same 16-bit float as `value`. It is `value` truncated toward
-/// zero, with the last bit set if that lost anything. f64 and 64-bit integers both compare exactly
-/// with the truncated value.
+/// zero, with the last bit set if the truncation lost anything. f64 and 64-bit integers both
+/// compare exactly with the truncated value.
 TUTTI_DEVICE float round_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);
@@ -107,7 +107,8 @@ TUTTI_DEVICE float round_to_odd(double value) {
 }
 TUTTI_DEVICE float round_to_odd(uint64_t value) {
   if (value < (uint64_t{1} << 53)) return round_to_odd(static_cast<double>(value));
-  // Truncates to 53 bits with the rest as one sticky bit. A float has 24 bits, so nothing is lost.
+  // Keeps the upper 53 bits, and combines all lower bits into one sticky bit. A float has 24 bits,
+  // so the later rounding is the same.
   return round_to_odd(static_cast<double>(value >> 11 | ((value & 0x7ff) != 0)) * 2048.0);
 }
 TUTTI_DEVICE float round_to_odd(int64_t value) {
@@ -116,7 +117,7 @@ TUTTI_DEVICE float round_to_odd(int64_t value) {
   return value < 0 ? -rounded : rounded;
 }
 
-// --- the pairs that gradients use ----------------------------------------------------------------
+// --- the pairs of types that gradients use -------------------------------------------------------
 
 template <class T>
 struct IsNarrow {
@@ -161,7 +162,7 @@ TUTTI_DEVICE To cast_float(From value, double multiplier) {
   }
 }
 
-// --- all pairs -----------------------------------------------------------------------------------
+// --- all pairs of types --------------------------------------------------------------------------
 
 /// An element of any type, widened without loss.
 struct Number {

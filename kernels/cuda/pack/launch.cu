@@ -38,7 +38,8 @@ __device__ uint64_t load_acquire(const uint64_t* word) {
   return value;
 }
 
-// Returns whether no lane of the bucket contains a veto. Called by all threads of a block.
+// Returns whether every verdict lane of the bucket is clean, so that no rank vetoes the operation.
+// All threads of a block must call it.
 __device__ bool all_clean(const Lanes& lanes) {
   bool clean = true;
   for (int64_t i = threadIdx.x; i < lanes.count; i += blockDim.x)
@@ -97,8 +98,8 @@ auto* reduce_kernel_for(DataType dtype) {
   }
 }
 
-// Runs after the unpacking kernels. Opens the gates and stores the outcome, so that readers of
-// these words see the unpacked elements.
+// Runs after the unpacking kernels. It stores 1 in the gates, on which other streams wait, and then
+// the outcome. Readers of these words see the unpacked elements.
 __global__ void end_kernel(Lanes lanes, const __grid_constant__ Ending ending) {
   const bool clean = all_clean(lanes);
   if (clean)

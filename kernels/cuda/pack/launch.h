@@ -10,7 +10,7 @@
 namespace tutti::cuda {
 
 /// Launch DeviceRuntime::pack() and unpack() as kernels on the current device, without waiting for
-/// them. Their pointer arguments are borrowed for the call.
+/// them. Pointer arguments are borrowed for the call.
 cudaError_t launch_pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
                         bool veto, cudaStream_t stream);
 cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale,
@@ -19,8 +19,8 @@ cudaError_t launch_unpack(const DeviceBucket& bucket, std::span<const Piece> pie
 /// Launches DeviceRuntime::reduce(), of at least one element, as one kernel.
 cudaError_t launch_reduce(const DeviceReduction& reduction, cudaStream_t stream);
 
-/// For devices without stream memory operations. Each launches one thread. It stores `value` in the
-/// word, or polls the word until it is at least `value`.
+/// These two serve devices without stream memory operations. Each launches one thread, which stores
+/// `value` in the word, or polls the word until it is at least `value`.
 cudaError_t launch_write_word(uint64_t* word, uint64_t value, cudaStream_t stream);
 cudaError_t launch_wait_word(const uint64_t* word, uint64_t value, cudaStream_t stream);
 

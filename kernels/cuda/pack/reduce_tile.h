@@ -7,11 +7,11 @@
 
 namespace tutti::cuda {
 
-/// Most inputs, and most outputs, of one launch: its parameters must stay below 4 KiB.
+/// Most inputs, and most outputs, of one launch. The launch's parameters must stay below 4 KiB.
 inline constexpr int kMostReduced = static_cast<int>(DeviceRuntime::kMostReduced);
 
 /// outputs[j][i] = scale(op over k of inputs[k][i]), as kernels/reduce.h defines it. Each output
-/// may equal the pointer of one input.
+/// pointer may equal one input pointer.
 struct ReduceTable {
   const std::byte* inputs[kMostReduced];
   std::byte* outputs[kMostReduced];
@@ -26,7 +26,7 @@ inline constexpr int64_t reduce_tiles(int64_t count) {
   return (count + kTileElements - 1) / kTileElements;
 }
 
-/// A range of elements, and the range of outputs that receive them.
+/// A range of elements, and the range of indices of the outputs that receive them.
 struct ReducePart {
   int64_t begin, count;
   int32_t first_output, end_output;

@@ -9,7 +9,7 @@
 
 namespace tutti::cuda {
 
-/// The parameters of a step's kernels, and their memory apart from the table.
+/// The parameters of a step's kernels, and the memory for their intermediate results.
 struct LayerStep {
   bool is_lamb;
   double learning_rate, weight_decay;
@@ -17,7 +17,7 @@ struct LayerStep {
   double beta1, beta2, epsilon, correction1, correction2;  // LAMB
   StepTable table;
   int32_t tensor_count;
-  /// Sums of squares per tile: of values, and of gradients (LARS) or updates (LAMB).
+  /// Two sums of squares per tile: one of values, and one of gradients (LARS) or updates (LAMB).
   double* squares;
   double* rates;  // rates per parameter
 };

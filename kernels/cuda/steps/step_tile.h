@@ -12,7 +12,7 @@
 
 namespace tutti::cuda {
 
-/// One parameter, f32. Pointers to optimizer state that it does not use are null.
+/// One parameter, f32. Pointers to state that the optimizer does not use are null.
 struct StepTensor {
   float* value;
   float* gradient;
@@ -21,7 +21,8 @@ struct StepTensor {
   bool is_adapted;  // true if layer_step_tile.h adapts the parameter's rate
 };
 
-/// The elements of one block: their parameter, and the first of them within the parameter.
+/// The elements of one block: the index of their parameter, and the first element's index within
+/// it.
 struct StepTile {
   int64_t begin;
   int32_t tensor;
@@ -36,17 +37,17 @@ struct StepTable {
 };
 
 /// The numbers of a step. They are in the device's memory, so that every step can use the same
-/// launches, or the same graph of launches.
+/// launches or the same captured graph.
 struct StepControl {
   // Set by the host.
   StepFactors factors = {};
   StepKind kind = StepKind::sgd;
   double gradient_factor = 1;  // for example 1 / (loss scale * samples)
-  double clip = 0;             // if above 0, the norm is limited to it
+  double clip = 0;             // if above 0, the largest norm after clipping
   // Set by settle_tile().
   double norm = 0;  // norm of the gradients times gradient_factor
   double multiplier = 1;
-  int32_t is_skipped = 0;  // the norm, and so some gradient, is not finite
+  int32_t is_skipped = 0;  // 1 if the norm is not finite, so that some gradient is not
 };
 
 inline constexpr int64_t kStepElements = 16 * kThreads;  // per block
@@ -84,8 +85,8 @@ TUTTI_DEVICE void sum_phase(int thread, int phase, double* shared) {
   if (thread < half) shared[thread] += shared[thread + half];
 }
 
-/// Sums the squares of a tile's gradients in f64, in kSumPhases phases and one that stores the sum.
-/// `shared` holds kThreads numbers of the block.
+/// Sums the squares of a tile's gradients in f64. The first kSumPhases phases add, and one more
+/// phase stores the sum. `shared` holds kThreads numbers of the block.
 TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread, int phase,
                                double* shared) {
   if (phase == kSumPhases) {
@@ -106,8 +107,8 @@ TUTTI_DEVICE void squares_tile(const StepTable& table, int32_t tile, int thread,
   shared[thread] = sum;
 }
 
-/// Computes the norm of all gradients from the tiles' sums. From the norm follows the multiplier,
-/// or that the step is skipped. One block runs this.
+/// Computes the norm of all gradients from the tiles' sums. Then it sets the multiplier, or marks
+/// the step as skipped if the norm is not finite. One block runs this.
 TUTTI_DEVICE void settle_tile(const StepTable& table, StepControl& control, int thread, int phase,
                               double* shared) {
   if (phase == 0) {
@@ -222,7 +223,7 @@ struct SettleStep {
     settle_tile(table, *control, thread, phase, shared.all);
   }
 };
-/// Scales the gradients by the settled multiplier, unless the step is skipped.
+/// Scales the gradients by the multiplier that SettleStep computed, unless the step is skipped.
 struct ScaleGradients {
   struct Shared {};
   static constexpr int kPhases = 1;

@@ -26,8 +26,8 @@ struct ConvolutionPlanOptions {
 /// cuDNN's execution plan for a shape.
 struct ConvolutionPlan;
 
-/// Convolutions by cuDNN's graphs. Each is a graph of one operation over row-major images, whose
-/// plan is made at the first use of a shape and kept. Sums are in f32.
+/// Computes convolutions with cuDNN's graphs. Each graph has one operation over row-major images.
+/// Its plan is made at the first use of a shape and kept. Sums are in f32.
 class Convolutions {
  public:
   /// `library` is borrowed. The device must be current here and in execute().

@@ -1,6 +1,6 @@
-// Attention of GpuLayerKernels: products of matrices for several heads at once, with kernels
-// between them. Scores are f32. They and the values derived from them stay in the GPU's cache from
-// one product to the next.
+// Attention of GpuLayerKernels: matrix products for several heads in one call, with kernels between
+// them. Scores are f32. They and the values derived from them stay in the GPU's cache from one
+// product to the next.
 
 #include <algorithm>
 #include <cmath>

@@ -28,8 +28,8 @@ size_t rounded_bytes(const ConstTensorView& tensor, DataType dtype) {
 }
 
 // Streams of models. A stream outlives its model, because the model's tensors may be used longer
-// and the device's pool refers to their stream. The next model reuses it, after the work still
-// queued on it.
+// and the device's pool refers to their stream. The next model reuses the stream, and its work
+// follows the work that is still queued there.
 class ModelStreams {
  public:
   StreamRef take(DeviceRuntime& runtime, Device device) {

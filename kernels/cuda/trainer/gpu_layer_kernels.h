@@ -158,8 +158,9 @@ class GpuLayerKernels final : public LayerKernels {
   void launch(const Kernel& kernel, StreamRef stream) {
     machine_.launcher->launch(kernel, stream);
   }
-  /// Returns memory that the next call on that stream reuses, aligned to 256 bytes. There is one
-  /// buffer each for copies of operands, for the workspaces of libraries, and for partial sums.
+  /// Returns scratch memory, aligned to 256 bytes, which the next call on that stream reuses. Each
+  /// stream has one buffer for copies of operands, one for the workspaces of libraries, and one for
+  /// partial sums.
   enum class Use : uint8_t { copies, workspace, sums };
   std::byte* scratch(Use use, size_t bytes, StreamRef stream);
   /// Returns the elements of a tensor in the given dtype, dense: either the tensor's own memory or
@@ -181,8 +182,8 @@ class GpuLayerKernels final : public LayerKernels {
     launch(ColumnSums<T>{rows, columns, parts, output_gradient, input, statistics, sums}, stream);
     launch(ColumnTotals{{columns}, parts, sums, products, totals}, stream);
   }
-  /// Computes the moments of batch norm: those of an input or, if an output gradient is given,
-  /// those of that gradient.
+  /// Computes the moments of batch norm: from an input or, if an output gradient is given, from
+  /// that gradient.
   template <class T>
   void sum_channels(const Channels& shape, const T* input, const T* output_gradient,
                     const float* mean, const float* inverse_deviation, double* moments,
@@ -194,8 +195,9 @@ class GpuLayerKernels final : public LayerKernels {
     launch(BatchNormMoments{{shape.channels}, shape, parts, sums, inverse_deviation, moments},
            stream);
   }
-  /// Returns the number of parts into which the work of each of `others` blocks is split. The whole
-  /// GPU is then busy, and each part has at least `least` of `count`.
+  /// Returns into how many parts each block's work is split, so that the whole GPU is busy.
+  /// `others` is the number of blocks without the split. Each part has at least `least` of the
+  /// `count` elements of a block's work.
   static int64_t parts_for(int64_t count, int64_t least, int64_t others) {
     constexpr int64_t kWanted = 2048;  // blocks
     const int64_t most = std::max<int64_t>(kWanted / std::max<int64_t>(others, 1), 1);

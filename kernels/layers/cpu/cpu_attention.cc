@@ -1,6 +1,5 @@
 // Attention of CpuLayerKernels. oneDNN computes the products one block of queries at a time, so
-// that scores need only kBlock * length numbers, and keys that no query of a block sees are
-// skipped.
+// that scores need only kBlock * length numbers. Keys that no query of a block sees are skipped.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr int64_t kBlock = 64;  // queries at a time
+constexpr int64_t kBlock = 64;  // queries per block
 
 // One head of one batch element: its shape, and the offsets of its queries, keys, values and
 // results.

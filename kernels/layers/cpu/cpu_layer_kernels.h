@@ -10,8 +10,8 @@ namespace tutti {
 class PrimitiveCache;
 class TensorPool;
 
-/// Layers on the CPU. Products, windows and activations use oneDNN, whose primitive is created at
-/// the first use of a shape and kept for the life of the object. The rest are our own loops.
+/// Layers on the CPU. Products, windows and activations use oneDNN. A primitive is created at the
+/// first use of a shape and kept for the life of the object. The other layers are our own loops.
 class CpuLayerKernels final : public LayerKernels {
  public:
   /// `threads` is the number of threads of one call.

@@ -1,5 +1,5 @@
-// Recurrent layers of CpuLayerKernels, step by step with oneDNN for the hidden products, and row
-// products.
+// Recurrent layers and row products of CpuLayerKernels. A recurrent layer runs step by step, with
+// oneDNN's products for the hidden values.
 
 #include <cmath>
 
@@ -123,7 +123,8 @@ void CpuLayerKernels::recurrent_backward(Recurrence recurrence, const ConstTenso
   const float *w = f32.read(weight), *y = f32.read(output), *dy = f32.read(output_gradient);
   const float* k = f32.exactly(kept);
   float *in = f32.write(gates_gradient), *hidden = f32.write(hidden_gradient);
-  // Gradients of the hidden value and of the cell, from the following step.
+  // The gradients of the hidden values (`later`) and of the cells (`cells`) that come from the
+  // following step.
   float* later = scratch(2 * s.batch * s.width, 0);
   float* cells = later + s.batch * s.width;
   std::fill_n(later, 2 * s.batch * s.width, 0.0f);

@@ -13,7 +13,8 @@ using Tag = dnnl::memory::format_tag;
 using Entry = PrimitiveCache::Entry;
 using Dims = dnnl::memory::dims;
 
-// Returns oneDNN's extents: `leading` (batch and channels), then the used ones of `all`.
+// Returns oneDNN's extents: `leading` (batch and channels), then those of `all` that the
+// convolution uses.
 Dims spatial(const ConvolutionShape& s, const ConvolutionShape::Extents& all, Dims leading = {}) {
   leading.insert(leading.end(), all.end() - s.dimensions, all.end());
   return leading;

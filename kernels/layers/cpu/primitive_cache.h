@@ -12,7 +12,8 @@
 
 namespace tutti {
 
-/// Identifies what a primitive computes. With the numbers of its shape it is the primitive's key.
+/// Identifies what a primitive computes. The kind and the numbers of the shape are the primitive's
+/// key.
 enum class PrimitiveKind : int64_t {
   linear_forward,
   linear_backward_input,
@@ -64,8 +65,8 @@ class PrimitiveCache {
     Arguments arguments;
     std::vector<Conversion> conversions = {};
   };
-  /// An argument of a primitive, by its DNNL_ARG_ number. The primitive writes to it if it is a
-  /// result, despite the const.
+  /// An argument of a primitive, by its DNNL_ARG_ number. Although `data` is const, the primitive
+  /// writes to it if the argument is a result.
   struct Argument {
     int index;
     const void* data;

@@ -1,5 +1,5 @@
 // This file is compiled once per instruction set by foreach_target.h. Most loops are plain, and the
-// compiler vectorises them for each set. Exponentials are Highway's.
+// compiler vectorises them for each instruction set. Exponentials are Highway's.
 #include "tutti/kernels/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/layers/cpu/row_loops.cc"
@@ -137,7 +137,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Power(D d, const float* x, V base) {
   const V difference = hn::Sub(hn::LoadU(d, x), base);
   const V power = hn::Exp(d, hn::Max(difference, hn::Set(d, -104.0f)));
-  // Max() may drop a NaN.
+  // Highway's Max() may drop a NaN.
   return hn::IfThenElse(hn::IsNaN(difference), difference, power);
 }
 

@@ -28,7 +28,7 @@ enum OptionGroup : unsigned {
 struct Case {
   std::string_view name, about;
   unsigned options = 0;
-  std::vector<Way> ways;  // that the user may choose; the first is the default
+  std::vector<Way> ways;  // the ways that the user may choose; the first is the default
   /// Every rank calls it. Returns true if every checked result was right.
   bool (*run)(Session& session) = nullptr;
   /// More text for --help: how the figures are measured.

@@ -47,7 +47,8 @@ bool exists(std::string_view collective, Way way, bool in_place) {
 Exercise::Exercise(Communicator& communicator, const Call& call)
     : communicator_(communicator),
       name_(fmt::format("{}.{}", call.collective, call.volume.total)),
-      // For collectives that only move data, any small numbers do. The data for max vary the most.
+      // Collectives that only move data can use any small numbers. They use the data for max, which
+      // vary the most.
       data_(call.dtype, reduces(call.collective) ? call.op : ReduceOp::max, communicator.size()) {
   if (call.collective != "barrier") {
     make_buffers(call);

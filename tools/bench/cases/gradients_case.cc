@@ -19,7 +19,8 @@ double process_cpu_us() {
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
 }
 
-// Returns the engine's own CPU time per tensor, without the data: see the case's details.
+// Returns the engine's own CPU time per tensor, without the time for the data (see the case's
+// details).
 double engine_cpu_per_tensor(Session& session, std::vector<Gradient> gradients, Way way) {
   for (auto& gradient : gradients) gradient.count = 1;
   const auto communicator = session.fresh();

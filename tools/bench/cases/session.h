@@ -23,8 +23,8 @@ struct Timing {
   double median_us = 0, min_us = 0, max_us = 0;  // per iteration
   int repetitions = 0;
   int64_t iterations = 0;  // number of iterations of each repetition
-  /// How often the system preempted a rank during the measurement, summed over all ranks. A high
-  /// count means that other programs run on this host, so the times are not reliable.
+  /// The number of times that the system preempted a rank during the measurement, summed over all
+  /// ranks. A high count means that other programs run on this host, so the times are not reliable.
   int64_t preemptions = 0;
 };
 
@@ -57,7 +57,7 @@ class Session {
   std::vector<std::vector<double>> exchange(const std::vector<double>& own);
   double max(double value);
   double sum(double value);
-  int64_t count(int64_t value);  // the sum of whole numbers
+  int64_t count(int64_t value);  // the sum over the ranks
   /// Returns rank 0's value.
   int64_t agree(int64_t value);
 

@@ -29,7 +29,7 @@ struct ThreadRank {
   std::unique_ptr<Communicator> comm;
   StreamRef stream;
   Tensor tensor;
-  std::unique_ptr<PersistentAllreduce> persistent;  // null: the engine reduces
+  std::unique_ptr<PersistentAllreduce> persistent;  // null: the communicator reduces
 };
 
 constexpr std::string_view kPersistent = "persistent";
@@ -115,8 +115,8 @@ class ThreadRanks {
   }
 
  private:
-  // Runs `body` in a thread per rank. Rethrows the error of the lowest rank that failed once all
-  // threads have ended.
+  // Runs `body` in a thread per rank. Once all threads have ended, rethrows the error of the lowest
+  // rank that failed.
   template <class Body>
   void each(Body&& body) {
     std::vector<std::exception_ptr> errors(ranks_.size());

@@ -47,7 +47,7 @@ struct Settings {
   DataType dtype = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::optional<Way> way;  // none: the first that the case has
+  std::optional<Way> way;  // none: the case's first way
   Placement placement = Placement::both;
 
   std::string set = "resnet50";

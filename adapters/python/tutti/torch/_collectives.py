@@ -453,8 +453,8 @@ def _row(tensor: Tensor) -> int:
 
 
 def _taken(work: tutti.Work, like: Tensor) -> Tensor:
-    """Returns a copy of a result in the library's memory, with rows of the shape of those of
-    `like`."""
+    """Returns a copy of a result that is in the library's memory. Its rows have the same shape as
+    those of `like`."""
     result = torch.utils.dlpack.from_dlpack(work.output(0))
     return result.clone().view(-1, *like.shape[1:])
 

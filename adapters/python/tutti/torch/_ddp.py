@@ -1,5 +1,5 @@
-"""Tutti's own DistributedDataParallel. Gradients are in an arena; there are no buckets, and they
-may become ready in any order."""
+"""Tutti's own DistributedDataParallel. Gradients are in an arena, one block of the library's
+memory. There are no buckets, and gradients may become ready in any order."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _Reducer:
         self._views = [
             self._view(array, parameter) for array, (_, parameter) in zip(self._arrays, self._named)
         ]
-        self.hooks: Any = self._arena._native  # it knows the gradients of this backward pass
+        self.hooks: Any = self._arena._native  # records which gradients of this pass are announced
         self._is_broken = False  # the arena's step was interrupted
         self._accumulators, self._handles = [], []
         finish = functools.partial(_at_the_end_of_backward, weakref.WeakMethod(self._finish))
@@ -255,7 +255,7 @@ class _Reducer:
                 tensor.copy_(whole)
 
     def _move(self, index: int) -> None:
-        """Copies a gradient that autograd has put into other memory into the arena."""
+        """Copies a gradient into the arena if autograd has put it into other memory."""
         name, parameter = self._named[index]
         gradient, view = parameter.grad, self._views[index]
         assert gradient is not None

@@ -142,8 +142,8 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             return self
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Rank 0 waits for each rank's message in the store, and announces to all ranks which ones
-        did not come. No operation is pending afterwards, so the group can go on."""
+        """Rank 0 waits for each rank's message in the store, and announces to all ranks which ranks
+        are missing. No operation is pending afterwards, so the group can go on."""
         if isinstance(timeout, c10d.BarrierOptions):
             timeout = timeout.timeout
         seconds = self._seconds if timeout is None else timeout.total_seconds()
@@ -182,7 +182,8 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             raise tutti.TimedOutError(f"rank 0: {text}")
         self._store.set(f"{key}/verdict", b"all")
 
-    # The receives and sends of a batch begin when they are called. They need no common end.
+    # The sends and receives of a batch begin when they are called, so there is nothing to do at the
+    # batch's begin and end.
     def start_coalescing(self, *_: Any) -> None:
         pass
 

@@ -139,8 +139,8 @@ def memory_of_rows(tensor: Tensor) -> tutti.Memory:
 
 
 def rows_from(result: tutti.Tensor, like: Tensor) -> Tensor:
-    """Returns a tensor over the result, in the library's memory, of an operation on
-    memory_of_rows(). Its rows have the shape of those of `like`."""
+    """Returns a tensor on the memory of `result`, which is the result of an operation on
+    memory_of_rows(). Its rows have the same shape as those of `like`."""
     shape = (result.shape[0], *like.shape[1:])
     if 0 in shape:
         return like.new_empty(shape)
@@ -219,7 +219,7 @@ def single(call: str, tensors: Any) -> Tensor:
 
 class Parts:
     """Several tensors one after another in one flat tensor. They are the inputs of a call that
-    deals them to the ranks, or its outputs, which are filled from it."""
+    deals them to the ranks, or the outputs of a call, which are filled from the flat tensor."""
 
     def __init__(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> None:
         for index, tensor in enumerate(tensors):
@@ -241,8 +241,8 @@ class Parts:
             self.flat = torch.empty(sum(self.counts), dtype=like.dtype, device=like.device)
 
     def _neighbours(self) -> Optional[Tensor]:
-        """Returns the tensors' own memory if they are one after another in it, as torch.chunk
-        leaves them."""
+        """If the tensors are one after another in memory, as torch.chunk leaves them, returns that
+        memory."""
         first = self._tensors[0]
         address = first.data_ptr()
         for tensor in self._tensors:

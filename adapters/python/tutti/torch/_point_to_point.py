@@ -32,7 +32,7 @@ class PointToPoint:
         self._sends: dict[tuple[int, int], _Line] = {}  # keyed by target rank and tag
         self._receives: dict[int, _Line] = {}  # keyed by tag
         self._most_lines = _MOST_LINES
-        self._messages = threading.RLock()  # guards both, and the contents of all lines
+        self._messages = threading.RLock()  # guards both dicts, and the contents of all lines
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = single("send", tensors)
@@ -104,7 +104,7 @@ class _Line:
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self._messages: list[_Message] = []  # the messages that are not over
+        self._messages: list[_Message] = []  # the messages that have not ended
         self._is_moving = False
         self._has_changed = False
 
@@ -150,7 +150,7 @@ class _Line:
         with self._lock:
             self._has_changed = True
             if self._is_moving:
-                return  # this is a callback of a message that was over already
+                return  # called back by a message that had already ended
             self._is_moving = True
             try:
                 while self._has_changed:

@@ -48,7 +48,7 @@ class TorchStore(tutti.Store):
 
     def compare_set(self, key: str, expected: Optional[bytes], desired: bytes) -> bytes:
         now = self.get(key)
-        if now != expected:  # true for all but the first of many ranks, which need no lock then
+        if now != expected:  # true for all ranks but the first, so they need no lock
             return b"" if now is None else now
         lock = f"{key} (lock)"
         end = time.monotonic() + _LOCK_SECONDS

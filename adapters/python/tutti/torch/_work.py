@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d as c10d
 from ._version import torch_version
 
 # get_future() waits this long for an operation of at most this many bytes. The waiting thread
-# drives the operation, while a Future that ends later needs two more threads in sequence.
+# drives the operation. If a Future ends later, two more threads must run, one after the other.
 SHORT_BYTES = 1 << 20
 _SHORT_SECONDS = 0.0002
 
@@ -204,8 +204,8 @@ class Work(c10d.Work):
                 _let_go(self)
                 return self._future
             self._end: Any = torch.futures.Future()
-            # C++ recognizes an error only if it is raised in a callback of another Future. An error
-            # of set_exception would be a value to it.
+            # C++ recognizes an error only if it is raised in a callback of another Future. It would
+            # take an error from set_exception() for a value.
             self._future = self._end.then(self._value)
             works = self._works
             self._left = len(works)
@@ -222,7 +222,7 @@ class Work(c10d.Work):
         return self._future
 
     def future_of(self, value: Any) -> Any:
-        """Returns a Future of another value than the outputs."""
+        """Returns a Future whose value is `value` instead of the outputs."""
         self._outputs = value
         return self.get_future()
 

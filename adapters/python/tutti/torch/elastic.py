@@ -138,8 +138,8 @@ class TorchState(ObjectState):
 
 
 class ElasticSampler(Sampler):  # type: ignore[type-arg]
-    """Deals the rows of a data set on which no rank has trained in this epoch to the ranks that
-    exist now."""
+    """Deals to the current ranks those rows of a data set on which no rank has trained in this
+    epoch."""
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed

@@ -60,8 +60,8 @@ def synchronize(handle: Optional[int]) -> Any:
     if pending is None:
         return None
 
-    # Waits for all operations before it raises the first error, because the caller may then free
-    # the memory of each.
+    # Waits for all operations before it raises the first error, because after an error the caller
+    # may free the memory of every operation.
     error: Optional[tutti.Error] = None
     for work in pending.works:
         try:

@@ -77,8 +77,8 @@ def _numbers(tensor: Tensor) -> tutti.Memory:
 
 
 def _averaged(outputs: Sequence[Tensor], ranks: int) -> None:
-    """Divides the sums of integers and truncates towards zero, which is their mean. A factor would
-    round."""
+    """Divides the sums of integers and truncates towards zero, which is their mean. Multiplying by
+    a factor would round instead."""
     for output in outputs:
         if not output.is_floating_point():
             output.div_(ranks, rounding_mode="trunc")

@@ -102,7 +102,7 @@ class _Distributed(_Wrapped):
         self._trained: list[Any] = []
         self._begun: dict[Any, _Begun] = {}  # keys are parameters or groups
         self._ready: set[Any] = set()
-        self._sparse: dict[Any, int] = {}  # the number of sparse dimensions of each
+        self._sparse: dict[Any, int] = {}  # number of sparse dimensions, keyed by parameter
         self._made: list[Any] = []  # frozen parameters whose gradient synchronize() made, as zeros
                                     # to send
         self._is_synchronized = False
@@ -495,6 +495,6 @@ def DistributedOptimizer(
     # The wrapper shares groups and state, so that objects made for the given optimizer, such as a
     # learning rate schedule, still work.
     wrapped.__dict__.update(optimizer.__dict__)
-    wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the given optimizer's step
+    wrapped.__dict__.pop("step", None)  # removes a scheduler's wrapper of step
     wrapped._begin(settings, passes, groups)
     return wrapped

@@ -151,7 +151,7 @@ def init(
             _add(one, may_be_known=True)
 
 
-_keep_until_shutdown: list[tutti.Communicator] = []  # the world consists of some of their ranks
+_keep_until_shutdown: list[tutti.Communicator] = []  # the world has some of their ranks
 
 
 def enter(comm: tutti.Communicator) -> None:
@@ -194,7 +194,6 @@ def _entered() -> _World:
 
 
 def communicator() -> tutti.Communicator:
-    """Returns the world's communicator."""
     return _opened()
 
 
