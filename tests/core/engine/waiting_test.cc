@@ -82,7 +82,7 @@ TEST(OperationTimeout, NamesALateRankInAReplayedStepOverSockets) {
       [](Options& options) { options.operation_timeout = kLimit; });
 }
 
-// --- what holds nothing up ----------------------------------------------------------------------
+// --- long callbacks -----------------------------------------------------------------------------
 
 // A callback of rank 1 blocks until rank 0 has done everything else and rank 1's own "b" has ended,
 // and then for the time `more`. Meanwhile rank 1 takes part in every operation, whether or not a
@@ -164,7 +164,7 @@ TEST_P(Waiting, ABlockingCallPassesAThreadThatWaits) {
   });
 }
 
-// --- what never meets ---------------------------------------------------------------------------
+// --- calls that never match ---------------------------------------------------------------------
 
 void blocking_and_asynchronous(Communicator& comm, float& one) {
   if (comm.rank() == 0)
@@ -288,7 +288,7 @@ TEST(Reports, SayWhereTheLateRankIsOverSockets) {
       });
 }
 
-// --- what is counted when a Work is done --------------------------------------------------------
+// --- statistics of a finished Work --------------------------------------------------------------
 
 // The background thread finishes "x" and then blocks in the update of an arena, within one step of
 // the engine. This thread must see "x" done and already counted.
@@ -332,7 +332,7 @@ TEST(Statistics, CountAWorkBeforeAnyThreadSeesItDone) {
   arena.wait();
 }
 
-// --- where the time went ------------------------------------------------------------------------
+// --- waiting time -------------------------------------------------------------------------------
 
 TEST_P(Waiting, WaitingForALateRankIsSkewAndNotExposed) {
   for (const bool is_blocking : {false, true}) {

@@ -208,7 +208,7 @@ TEST(Join, OthersThatGoOnAreNotLate) {
   }
 }
 
-// --- what never meets ---------------------------------------------------------------------------
+// --- calls that never match ---------------------------------------------------------------------
 
 TEST(NeverMeets, ABlockingAndAnAsynchronousCallOfOneName) {
   SteppedRanks ranks(2);

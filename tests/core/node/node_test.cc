@@ -315,7 +315,7 @@ TEST_F(Inquiring, EndsBeforeThisRankCloses) {
   EXPECT_FALSE(ranks_[0].node().may_say_goodbye());
 }
 
-// --- what is thrown -----------------------------------------------------------------------------
+// --- exceptions ---------------------------------------------------------------------------------
 
 TEST(Node, WhatIsThrownEndsTheCommunicatorOnAllRanks) {
   SteppedRanks ranks(2);

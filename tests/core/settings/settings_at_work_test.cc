@@ -26,8 +26,7 @@ namespace {
 
 using test::run_threads;
 
-//
-//--- settings that must be the same on all ranks ------------------------------------------------
+// --- settings that must be the same on all ranks -----------------------------------------------
 
 struct Setting {
   std::string variable, zero, one;  // as the error shows them
@@ -272,8 +271,7 @@ TEST(AtWork, AHostIsWhatItIsCalled) {
       });
 }
 
-//
-//--- timelines and logs --------------------------------------------------------------------------
+// --- timelines and logs ------------------------------------------------------------------------
 
 TEST(AtWork, TheTimelineOfAllRanksIsAFileAtTheEnd) {
   const test::ScratchFolder folder;
