@@ -53,7 +53,7 @@ class Net {
   /// All faults of links are over.
   virtual void heal() = 0;
 
-  // --- what is left ---
+  // --- remains ---
   /// Operations that this rank has not released yet, messages that it has posted and not asked for
   /// any more, and memory that it took and did not free.
   virtual size_t operations_left(int rank) const = 0;

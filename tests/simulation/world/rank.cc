@@ -416,7 +416,7 @@ void SimRank::note_phase() {
   world_.on_phase(static_cast<int>(phase));
 }
 
-// --- what is thrown -----------------------------------------------------------------------------
+// --- exceptions ---------------------------------------------------------------------------------
 
 void SimRank::break_down() noexcept {
   const auto error = node_->error_of_exception();

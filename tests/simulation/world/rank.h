@@ -32,7 +32,7 @@ class SimRank final : private Outside {
   ~SimRank() override;
   void start();
 
-  // --- what happens to it ---
+  // --- faults and the end ---
   void kill();
   /// Instead of start(): the ranks do not meet after all, and its process ends with that.
   void abandon();
