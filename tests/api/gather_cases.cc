@@ -167,7 +167,7 @@ TUTTI_CASE(GroupedAllgather, ProcessSets) { in_process_set(comm, check_grouped_a
 void check_broadcast(Communicator& comm) {
   for_each_tensor(all_dtypes(), [&](const std::string& name, Shape shape, DataType dtype) {
     for (int root = 0; root < comm.size(); ++root) {
-      // Each of the first five ranks sends other values, also as single bits.
+      // The first five ranks all send different values, even as booleans.
       const auto value = [&](int rank) {
         return [=](int64_t i) {
           return static_cast<double>(dtype == DataType::boolean ? i >> rank & 1 : i % 7 + 3 * rank);

@@ -125,8 +125,7 @@ TEST(Chooser, TakesScores) {
   EXPECT_EQ(choice(chooser, allreduce, 32768, 8), "ring");
   EXPECT_EQ(choice(chooser, allreduce, int64_t{1} << 50, 8), "ring");
   EXPECT_EQ(choice(chooser, broadcast, 1 << 20, 8), "binomial_tree");
-  EXPECT_EQ(choice(chooser, broadcast, 2 << 20, 8), "chain");  // the upper limit of a range is
-                                                               // exclusive
+  EXPECT_EQ(choice(chooser, broadcast, 2 << 20, 8), "chain");  // the upper limit is exclusive
   EXPECT_EQ(choice(Chooser("allreduce:0-inf=ring,0-1K=two_shot"), allreduce, 10, 8), "two_shot");
   EXPECT_EQ(choice(Chooser("allreduce:0-inf=ring,0-1K=auto"), allreduce, 10, 16),
             "recursive_doubling");

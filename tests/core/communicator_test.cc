@@ -33,7 +33,7 @@ TEST(Communicator, AllreduceAveragesOverAnyNumberOfRanks) {
 
 TEST(Communicator, BlockingCallsDriveThemselves) {
   run_threads(3, [](Communicator& comm) {
-    // On a busy machine the background thread may drive the engine first many times.
+    // On a busy machine the background thread may often drive the engine before this thread does.
     std::vector<double> drove(1, 0);
     for (int attempt = 0; attempt < 50 && drove[0] == 0; ++attempt) {
       for (int i = 0; i < 200; ++i) {

@@ -16,8 +16,7 @@ namespace {
 
 struct TwoThatMeet {
   using Words = PairWordsOf<Explored>;
-  static constexpr uint64_t kPlace = 64;  // the offset of rank 0's memory; rank 1's is greater by
-                                          // one
+  static constexpr uint64_t kPlace = 64;  // offset of rank 0's memory; rank 1 adds 1
 
   std::array<Words::Word, 2> words[2];
   std::array<SleepLineOf<Explored>, 2> sleepers;

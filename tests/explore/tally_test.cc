@@ -34,7 +34,7 @@ class Counting : public ToyEngine {
     const auto counters = tally.read(turns, [&] { publish(); });
     require(counters.calls >= before, "a call that is over is not counted");
   }
-  // Ends the Work in a callback.
+  // Ends the Work, as a callback does.
   void end_the_work() {
     is_done = true;
     turns.wake_drivers();

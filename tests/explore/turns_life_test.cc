@@ -1,4 +1,4 @@
-// The end of the turns while threads drive, call, sleep or hang.
+// The turns (the right to drive the engine) end while threads drive, call, sleep or hang.
 
 #include <gtest/gtest.h>
 

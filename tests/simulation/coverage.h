@@ -28,8 +28,7 @@ struct Coverage {
   std::array<uint64_t, kActionKinds> actions{};
   std::array<uint64_t, kCollectiveKindCount> kinds{};
   std::array<uint64_t, 17> operations_by_error{};  // operations by error code; 0: ended well
-  std::array<uint64_t, 49> phase_edges{};          // cases in which a rank took the edge from * 7 +
-                                                   // to
+  std::array<uint64_t, 49> phase_edges{};          // cases with the edge from * 7 + to
   std::array<uint64_t, 14> messages{};             // cases in which a rank sent such a message
   std::array<uint64_t, kSights> sights{};          // cases with such an event in shared memory
 

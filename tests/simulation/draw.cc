@@ -111,8 +111,7 @@ class Program {
     }
     for (int rank = 0; rank < size_ && on_.joins; ++rank)
       if (!(rank == joins_early_ && joins_at_ < steps)) add(rank, action(Action::Kind::join));
-    if (on_.joins && random_.chance(300)) {  // goes on with a new epoch, in which all ranks take
-                                             // part
+    if (on_.joins && random_.chance(300)) {  // a new epoch of all ranks
       joins_at_ = steps + 1;
       draw_step(steps);
     }
@@ -357,8 +356,8 @@ class Program {
         operation.splits.clear();
       }
     const bool blocks = on_.blocking && random_.chance(500);
-    // The receiver of a blocking send may wait for another operation of its sender before it blocks
-    // too. So the blocking call may come first.
+    // With receives from any rank the blocking call comes last: its receiver may wait for a message
+    // of the sender before it blocks too.
     const bool blocks_first = random_.chance(500) && !on_.from_any;
     const Item blocking = blocks ? draw_blocking(step) : Item();
     // One rank uses a named call where the others block.

@@ -86,10 +86,8 @@ struct RankRecord {
   std::vector<StartRecord> starts;                 // in the order of the starts
   std::vector<BucketRecord> buckets;               // in the order of the starts
   std::array<uint64_t, 14> messages{};             // messages sent, by tutti::MessageType
-  int operation_messages_after_farewell = 0;       // messages about operations that it sent after
-                                                   // its farewell
-  std::vector<Micros> idle_pings;                  // the times of pings that it sent while nothing
-                                                   // was pending
+  int operation_messages_after_farewell = 0;       // of operations, after its farewell
+  std::vector<Micros> idle_pings;                  // pings sent while nothing was pending
   uint64_t negotiation_messages = 0;               // requests and answers that it sent
   std::vector<StepRecord> steps;                   // one for each wait of its program
   // The counts of its statistics.

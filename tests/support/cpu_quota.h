@@ -11,7 +11,7 @@ class CpuQuota {
   static std::string unavailable();
   /// `cores`: 0.5 is half a core. Throws std::runtime_error if the cgroup cannot be made.
   explicit CpuQuota(double cores);
-  /// Its processes must have ended.
+  /// The processes of the cgroup must have ended.
   ~CpuQuota();
   CpuQuota(const CpuQuota&) = delete;
   CpuQuota& operator=(const CpuQuota&) = delete;

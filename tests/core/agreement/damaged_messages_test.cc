@@ -208,8 +208,7 @@ TEST_F(DamagedMessages, AnswersAreAboutWhatWasAsked) {
   const auto gather = request_of(CollectiveKind::allgather);
   EXPECT_TRUE(fits(gather, response_of(CollectiveKind::allgather, {1, 6, 2})));
   EXPECT_FALSE(fits(gather, response_of(CollectiveKind::allgather, {6, 7, 6})));
-  EXPECT_FALSE(fits(gather, response_of(CollectiveKind::broadcast)));  // a broadcast's answer has
-                                                                       // no row counts
+  EXPECT_FALSE(fits(gather, response_of(CollectiveKind::broadcast)));  // it has no rows
   auto into = gather;
   into.output_rows = 9;
   EXPECT_TRUE(fits(into, response_of(CollectiveKind::allgather, {1, 6, 2})));
@@ -219,13 +218,11 @@ TEST_F(DamagedMessages, AnswersAreAboutWhatWasAsked) {
   EXPECT_FALSE(fits(scattered, response_of(CollectiveKind::reduce_scatter, {1, 2, 4})));
   const auto to_all = request_of(CollectiveKind::alltoall);
   EXPECT_TRUE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 6, 6})));
-  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 3, 6, 6})));  // rank 1 does
-                                                                                    // not give
-                                                                                    // itself 3 rows
-  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 2, 2})));  // rank 1 gives
-                                                                                    // 3 rows
-  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::barrier)));  // a barrier's answer has no
-                                                                     // row counts
+  EXPECT_FALSE(
+      fits(to_all, response_of(CollectiveKind::alltoall, {0, 3, 6, 6})));  // gives itself 2
+  EXPECT_FALSE(
+      fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 2, 2})));  // rank 1 gives 3
+  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::barrier)));        // it has no rows
   auto vast = response_of(CollectiveKind::alltoall, {0, 2, 1 << 30, 1 << 30});
   vast.signature.shape = {6, 1 << 20};
   auto of_vast = to_all;

@@ -60,8 +60,7 @@ Error error_of(Function&& function, double most_seconds) {
 
 TEST(OperationTimeout, NamesALateRankInAReplayedStepOverSockets) {
   constexpr double kLimit = 2;
-  static constexpr auto kLate = milliseconds(6000);  // and has ended by then, which gives another
-                                                     // error
+  static constexpr auto kLate = milliseconds(6000);  // rank 2 ends then: another error
   run_over(
       "tcp", 3,
       [](Communicator& comm) {

@@ -90,8 +90,7 @@ class SteppedRank final : private Outside {
   int first_departure = -1;
   bool has_launcher = false;
   bool asks_launcher = false, asks_for_deaths = false;
-  ProcessState process = ProcessState::runs;  // the state that the system reports for every other
-                                              // rank's process
+  ProcessState process = ProcessState::runs;  // of every other rank's process
   /// Returns the result of the last operation with this name, or nothing if none has ended. The
   /// result is an error or nothing.
   std::optional<std::optional<Error>> end_of(const std::string& name) const {

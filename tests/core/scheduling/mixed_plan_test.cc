@@ -299,9 +299,7 @@ TEST(MixedPlanOverLibraries, AVetoLeavesMemoryAsItWas) {
   for (const char* backend : {"gloo", "ucx"}) {
     SCOPED_TRACE(backend);
 #ifdef __SANITIZE_THREAD__
-    if (std::string(backend) == "ucx")
-      continue;  // tsan does not see the order of its memory
-                 // accesses
+    if (std::string(backend) == "ucx") continue;  // tsan cannot see how UCX orders memory
 #endif
     try {
       load_backends(backend, {}, {});

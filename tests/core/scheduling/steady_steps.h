@@ -30,8 +30,8 @@ class SteadyStep {
   static constexpr uint64_t kElement = sizeof(float);
   // In shared memory a rank writes its data for all others once. Elsewhere it sends it to each.
   uint64_t given_to_all(uint64_t bytes) const { return is_shm() ? bytes : others() * bytes; }
-  // Over messages, each operation first sends one byte to each other rank, which collects the
-  // verdicts (whether all ranks run it).
+  // Over messages, each operation first sends one byte to each other rank, to collect the verdicts
+  // (whether all ranks run it).
   uint64_t gate() const { return is_shm() ? 0 : others(); }
 
   void gather(const std::string& name, Values& part, Values& whole, int step) {

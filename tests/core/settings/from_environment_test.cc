@@ -122,8 +122,7 @@ TEST(FromEnvironment, ReadsTheSecretFromADescriptor) {
   ::close(ends[1]);
   EXPECT_EQ(secret_from(std::to_string(ends[0])), "defg closed");
   EXPECT_THAT(secret_from(std::to_string(ends[0])),
-              HasSubstr("held 0 bytes, but a secret has 1 to "));  // the first read used the pipe
-                                                                   // up
+              HasSubstr("held 0 bytes, but a secret has 1 to "));  // it was read already
   ::close(ends[0]);
 
   EXPECT_THAT(secret_from("999"), HasSubstr("TUTTI_SECRET_FD=999 cannot be read"));

@@ -51,8 +51,7 @@ TEST(JoinWatch, WhoStandsStillIsSilent) {
                        [&] { comm.join().wait(); });
           EXPECT_LT(test::seconds_since(since), kPeerTimeout + kRoom);
           if (comm.rank() != 1) return;
-          std::this_thread::sleep_for(milliseconds(500));  // until the other rank has the error,
-                                                           // too
+          std::this_thread::sleep_for(milliseconds(500));  // the other rank gets the error
           ::kill(pids[static_cast<size_t>(still)], SIGCONT);
         },
         [](Options& options) {

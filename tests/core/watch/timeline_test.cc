@@ -46,8 +46,7 @@ struct Slice {
   int64_t begin, end;  // ns
   std::string name;
 };
-using Rows = std::map<std::pair<int, int>, std::vector<Slice>>;  // by rank and row, in the order of
-                                                                 // time
+using Rows = std::map<std::pair<int, int>, std::vector<Slice>>;  // by rank and row, ordered by time
 
 Rows rows_of(const json& trace) {
   Rows rows;

@@ -205,8 +205,9 @@ void Run::block() {
   }
 }
 
-// Called when no thread can continue. First all delayed stores take effect, then waiting ends at
-// the next deadline. Returns true if options[0] continues, and false if something has changed.
+// Called when no thread can continue. First all delayed stores take effect. Then paused threads
+// continue in turn, or time passes to the next deadline. Returns true if options[0] continues, and
+// false if something has changed.
 bool Run::let_time_pass(Options& options) {
   const auto begin = threads_.begin() + 1, end = threads_.begin() + count_;
   if (std::any_of(begin, end, [](const auto& thread) { return !thread.now.buffer.empty(); })) {

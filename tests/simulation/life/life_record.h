@@ -39,8 +39,7 @@ struct LifeRecord {
     std::string path = {};                      // of an attempt: its path
     std::vector<LaunchedRank> members = {};     // of the new communicator
     std::vector<LaunchedRank> candidates = {};  // of a shrink: the members before
-    std::vector<int> given_up = {};             // the ranks, as launched, that this rank gave up
-                                                // before a shrink
+    std::vector<int> given_up = {};             // of a shrink: ranks that this one gave up
     int64_t store_calls = 0;
   };
   std::vector<Process> processes;

@@ -100,8 +100,7 @@ class World {
   const Fibers::Time begin_;
   std::deque<Process> processes_;
   std::map<std::string, Link> links_;
-  std::set<std::pair<std::string, int>> abandoned_;  // attempts that failed, with the ranks on
-                                                     // which they failed
+  std::set<std::pair<std::string, int>> abandoned_;  // failed attempts, with the rank
   std::vector<bool> came_;                           // for each fault: it has happened
   LifeRecord record_;
   int ends_ = 0;

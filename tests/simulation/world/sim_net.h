@@ -153,8 +153,7 @@ class SimNet final : public Net {
   std::vector<std::map<Ticket, SimTicket>> tickets_;  // of each rank
   std::map<BoxKey, Box> boxes_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> discarded_;  // tags, of each rank
-  std::vector<std::map<std::pair<int, int>, uint64_t>> pair_calls_;    // the count of blocking ones
-                                                                       // so far
+  std::vector<std::map<std::pair<int, int>, uint64_t>> pair_calls_;    // blocking ones so far
 };
 
 }  // namespace tutti::simulation
