@@ -229,7 +229,7 @@ class Judge {
       if (who.rank == call.rank || process.number_in_log < 0 || process.number_in_log >= named)
         continue;
       if (!here.contains({who.rank, who.incarnation}) || came_later(who)) continue;
-      // A death does not count if an earlier death of the named rank came before it.
+      // A death does not count if the named rank had died before it.
       bool named_before = false;
       for (const auto& other : record_.processes)
         named_before |= other.who.rank == call.rank && other.number_in_log >= 0 &&
