@@ -11,7 +11,7 @@
 namespace tutti::test {
 namespace {
 
-// What rank r puts in; the sum over few ranks fits in every dtype.
+// Returns element i of rank `rank`'s input. The sum over a few ranks fits in every dtype.
 double input(int rank, int64_t i) { return static_cast<double>(i % 7 + rank); }
 double sum_of(int size, int64_t i) {
   double sum = 0;
@@ -30,7 +30,7 @@ double number_of(T value) {
     return static_cast<double>(value);
 }
 
-// Every dtype and shape under one op.
+// Checks every dtype and shape with one op.
 void check_op(Communicator& comm, ReduceOp op, const std::vector<DataType>& dtypes,
               const std::function<double(int size, int64_t i)>& expected) {
   for_each_tensor(dtypes, [&](const std::string& name, Shape shape, DataType dtype) {
@@ -42,11 +42,11 @@ void check_op(Communicator& comm, ReduceOp op, const std::vector<DataType>& dtyp
 
 TUTTI_CASE(Allreduce, Sum) { check_op(comm, ReduceOp::sum, numbers(), sum_of); }
 
-// Whole numbers are divided toward zero.
+// Integers are divided toward zero.
 TUTTI_CASE(Allreduce, Average) {
   const int size = comm.size();
   for_each_tensor(numbers(), [&](const std::string& name, Shape shape, DataType dtype) {
-    // A multiple of the number of ranks on every rank, so that the mean is exact.
+    // Every rank's values are a multiple of the number of ranks, so that the mean is exact.
     const auto tensor = make_tensor(
         shape, dtype, [&](int64_t i) { return static_cast<double>((i % 3 + comm.rank()) * size); });
     comm.allreduce(name, tensor).wait();
@@ -59,7 +59,8 @@ TUTTI_CASE(Allreduce, Average) {
   EXPECT_EQ(whole, std::vector<int>(3, -7 / size));
 }
 
-// The sum leaves the type, the average does not: named and blocking, and of a reduce_scatter.
+// The sum overflows the type, but the average does not: in a named and a blocking allreduce, and in
+// a reduce_scatter.
 template <class T>
 void check_average_of(Communicator& comm, const std::string& name, T most) {
   const auto size = static_cast<size_t>(comm.size());
@@ -88,7 +89,7 @@ TUTTI_CASE(Allreduce, AveragesAtTheLimitsOfTheirTypes) {
   check_average_of<int64_t>(comm, "i64", std::numeric_limits<int64_t>::min());
   check_average_of<uint64_t>(comm, "u64", uint64_t{1} << 63);
   check_average_of<Float16>(comm, "f16", to_float16(32'768));
-  // f32 that travels as f16.
+  // An f32 tensor is sent as f16.
   std::vector<float> gradient(30'000, 32'768.0f);
   comm.allreduce("wire", gradient, ReduceOptions{.wire = DataType::f16}).wait();
   EXPECT_EQ(gradient, std::vector<float>(gradient.size(), 32'768.0f));
@@ -147,8 +148,8 @@ TUTTI_CASE(Allreduce, InPlaceAndOutOfPlace) {
   });
 }
 
-// Many at once, submitted in another order on each rank, of mixed dtypes, step after step: they are
-// fused.
+// Many tensors of mixed dtypes are pending at the same time, in another order on each rank. They
+// are fused in each step.
 TUTTI_CASE(Allreduce, AsyncFused) {
   const auto before = comm.statistics();
   constexpr int kTensors = 60, kSteps = 10;
@@ -172,8 +173,7 @@ TUTTI_CASE(Allreduce, AsyncFused) {
   EXPECT_LT(after.buckets - before.buckets, uint64_t{kTensors * kSteps});
 }
 
-// Every rank's numbers are multiplied before they are added; whole ones are cut then, each by
-// itself.
+// Every rank's values are multiplied before they are added. Each integer product is truncated.
 double prescaled_sum(DataType dtype, int size, int64_t i, double factor) {
   double sum = 0;
   for (int rank = 0; rank < size; ++rank) sum += scaled(dtype, input(rank, i), factor);
@@ -282,13 +282,13 @@ TUTTI_CASE(Allreduce, SixteenBitsOnTheWire) {
       comm.allreduce("wire", tensor, {.op = ReduceOp::sum, .wire = wire}).wait();
       expect_elements(tensor, [&](int64_t i) { return sum_of(comm.size(), i); });
     }
-  // 1 + 2^-12 does not survive in either, and all ranks hold the same bits.
+  // The wire type rounds 1 + 2^-12 to 1, and all ranks hold the same bits.
   std::vector<float> fine(3, 1.0f + 0x1p-12f);
   comm.allreduce("fine", fine, {.wire = DataType::f16}).wait();
   EXPECT_EQ(fine, std::vector<float>(3, 1.0f));
 }
 
-// What all ranks together send for one allreduce of this many elements.
+// Returns how many bytes all ranks together send for one allreduce of `count` elements.
 int64_t bytes_sent(Communicator& comm, int64_t count, DataType dtype,
                    std::optional<DataType> wire) {
   const auto tensor = make_tensor(Shape{count}, dtype, inputs_of(comm));
@@ -301,13 +301,13 @@ int64_t bytes_sent(Communicator& comm, int64_t count, DataType dtype,
   return bytes;
 }
 
-// What travels in a wire type is as many bytes as a tensor of that type: a quarter, or half, of
-// what the tensor's own would be. Both are counted in one run, in which the ranks choose alike; a
-// tensor of another length may travel by another algorithm, but not for a quarter of the bytes.
+// A tensor with a wire type sends as many bytes as a tensor of that type: a quarter or a half of
+// its own. Both are counted in one run, in which the ranks choose the same algorithm. A tensor of
+// another length may use another algorithm, but that does not save three quarters of the bytes.
 TUTTI_CASE(Allreduce, TheWireTypeIsWhatTravels) {
   const auto backend = comm.backend();
-  // Libraries that move the data themselves, and kernels that load it from a peer's memory, tell
-  // nobody how much it was.
+  // Libraries that move the data themselves, and kernels that load it from a peer's memory, do not
+  // report the bytes.
   for (const auto* name : {"nccl", "gloo", "peer"})
     if (backend.find(name) != backend.npos) return;
   for (const int64_t count : {100, 50'000})
@@ -357,7 +357,7 @@ TUTTI_CASE(GroupedAllreduce, Sum) { check_grouped_sum(comm); }
 
 TUTTI_CASE(GroupedAllreduce, AverageInPlace) {
   const int size = comm.size();
-  // Sums that the number of ranks divides, of inputs that differ.
+  // The inputs differ, and the number of ranks divides their sums.
   const auto mean = [&](int64_t i) {
     return static_cast<double>(i % 3 * size + size * (size - 1) / 2);
   };
@@ -375,7 +375,7 @@ TUTTI_CASE(GroupedAllreduce, ProcessSets) {
   in_process_set(comm, [](Communicator& set) { check_grouped_sum(set); });
 }
 
-// The odd member's error is the whole group's, and no member is changed.
+// The error of the mismatching member fails the whole group, and no member is changed.
 TUTTI_CASE(GroupedAllreduce, OneMemberDiffers) {
   std::vector<float> a(3, 1), b(4, 1);
   const auto rows = static_cast<int64_t>(comm.rank() == 0 ? 3 : 4);
@@ -410,7 +410,7 @@ TUTTI_CASE(GroupedAllreduce, DeviceError) {
                   rank_zero_differs(comm, "memory on " + to_string(Device{DeviceKind::fake, 0}),
                                     "memory on " + to_string(Device{}))),
       [&] { comm.grouped_allreduce("group", members).wait(); });
-  // Memory of both kinds within the group of one rank is seen there, before it asks the others.
+  // The rank itself sees that its group mixes host and device memory, before it asks the others.
   std::vector<float> more(3, 1);
   const std::vector<NamedTensor> mixed = {
       {"here", values},

@@ -1,4 +1,4 @@
-// Alltoall and reduce_scatter: every rank gets a part of its own.
+// Alltoall and reduce_scatter: each rank gets its own part.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -9,7 +9,7 @@
 namespace tutti::test {
 namespace {
 
-// rows(from, to) rows of two elements go from rank to rank; each holds 10 from + to.
+// Rank `from` gives rank `to` rows(from, to) rows of two elements, which hold 10 from + to.
 void check_rows(Communicator& comm, DataType dtype, const std::function<int64_t(int, int)>& rows) {
   std::vector<double> out, in;
   std::vector<int64_t> splits, received;
@@ -96,7 +96,7 @@ TUTTI_CASE(Alltoall, RankError) {
       [&] { comm.alltoall("x", TensorView(values.data(), shape, DataType::f32)).wait(); });
 }
 
-// What one rank sees on its own is refused at once, before anybody is asked.
+// Expects that a rank refuses its own wrong call immediately, before any rank is asked.
 void expect_refused(Communicator& comm, const std::string& line,
                     const std::function<void()>& body) {
   const auto error = error_of(body);
@@ -140,8 +140,8 @@ TUTTI_CASE(Alltoall, ScalarError) {
 
 // --- reduce_scatter -----------------------------------------------------------------------------
 
-// Row j of every rank's input holds j + rank; this rank's share begins at the rows of those before
-// it, the remainder going to the lowest ranks.
+// Row j of every rank's input holds j % 5 + rank. This rank's share begins after the shares of the
+// lower ranks. The lowest ranks get the remainder.
 struct Scattered {
   int64_t rows, first, own;
 
@@ -153,7 +153,7 @@ struct Scattered {
   Tensor input(const Communicator& comm, DataType dtype) const {
     return make_tensor(Shape{rows, 2}, dtype, [&](int64_t i) { return i / 2 % 5 + comm.rank(); });
   }
-  // The sum, or mean, of what the ranks put in, multiplied before and after as `options` say.
+  // Expects the sum or mean of the ranks' inputs, scaled before and after as `options` say.
   void expect(const Tensor& part, int size, const ReduceOptions& options) const {
     ASSERT_EQ(part.shape(), (Shape{own, 2}));
     const int divisor = options.op == ReduceOp::average ? size : 1;
@@ -179,7 +179,7 @@ void check_scattered(Communicator& comm, const std::vector<DataType>& dtypes,
 }
 
 const ReduceOptions kSum = {.op = ReduceOp::sum};
-// Row + (size - 1) / 2 is exact in every float; whole numbers are divided toward zero.
+// The mean j % 5 + (size - 1) / 2 is exact in every float. Integers are divided toward zero.
 const ReduceOptions kAverage = {};
 
 TUTTI_CASE(ReduceScatter, Sum) { check_scattered(comm, numbers(), kSum); }

@@ -102,7 +102,7 @@ void expect_still_works(Communicator& comm) {
 
 void expect_duplicate_refused(Communicator& comm,
                               const std::function<Work(const std::string&)>& submit) {
-  // Those who come early can be sure that their first one is pending: somebody is still missing.
+  // The first operation of an early rank is certainly pending, because a rank is still missing.
   for (const bool zero_is_early : {true, false}) {
     const std::string name = zero_is_early ? "twice" : "twice more";
     const std::string barrier = name + " refused";

@@ -10,8 +10,8 @@
 
 namespace tutti::test {
 
-/// A case of the suite: what every rank does. It works for any number of ranks from 2 on and leaves
-/// the communicator fit for the next case.
+/// A case of the suite, which every rank runs. It works for any number of ranks from 2 on, and the
+/// communicator can be used for the next case afterwards.
 struct Case {
   std::string suite, name;
   std::function<void(Communicator&)> run;
@@ -19,10 +19,11 @@ struct Case {
 
 /// All cases of this program.
 const std::vector<Case>& cases();
-/// Makes it three tests, Suite.Name/threads, /processes and /hosts, and one of cases().
+/// Registers three tests of the case, Suite.Name/threads, /processes and /hosts, and adds the case
+/// to cases().
 bool register_case(Case one, const char* file, int line);
 
-/// TUTTI_CASE(Allreduce, Sum) { ... comm ... }
+/// Defines a case: TUTTI_CASE(Allreduce, Sum) { ... comm ... }
 #define TUTTI_CASE(suite, name)                                        \
   static void suite##name(Communicator& comm);                         \
   static const bool suite##name##IsACase =                             \
@@ -32,50 +33,51 @@ bool register_case(Case one, const char* file, int line);
 
 // --- tensors with known contents ----------------------------------------------------------------
 
-/// Element i of a tensor; small whole numbers, which every dtype holds exactly.
+/// Returns element i of a tensor: small integers, which every dtype holds exactly.
 using Formula = std::function<double(int64_t i)>;
 
 Tensor make_tensor(const Shape& shape, DataType dtype, const Formula& formula);
-/// A failure that names the first element that differs.
+/// Fails with the first element that differs.
 void expect_elements(const TensorView& tensor, const Formula& formula);
-/// Shapes of 1, 2 and 3 dimensions.
+/// Returns shapes of 1, 2 and 3 dimensions.
 std::vector<Shape> shapes();
-/// All that can be added.
+/// Returns all dtypes that can be added.
 std::vector<DataType> numbers();
 std::vector<DataType> floats();
 
-/// Runs `body` for every dtype in `dtypes` and every one of shapes(), under a name of its own.
+/// Runs `body` for every dtype in `dtypes` and every shape of shapes(), each under its own name.
 void for_each_tensor(const std::vector<DataType>& dtypes,
                      const std::function<void(const std::string& name, Shape, DataType)>& body);
 
-/// A factor that is no power of two, drawn at random for each dtype (the same on every rank), and
-/// so short that its products with small whole numbers are exact in every float.
+/// Returns a random factor for each dtype, the same on every rank. It is not a power of two, and
+/// has so few bits that its products with small integers are exact in every float.
 double random_factor(DataType dtype);
-/// What a number of `dtype` becomes when it is multiplied: whole numbers are cut toward zero.
+/// Returns `value` times `factor` as `dtype` holds it: integers are truncated.
 double scaled(DataType dtype, double value, double factor);
 
-/// Registers the tests' device in this process, for good: it must outlive every communicator that
-/// has seen its memory.
+/// Registers the tests' device in this process for good, because it must outlive every communicator
+/// that has seen its memory.
 void use_fake_device();
 
 // --- errors -------------------------------------------------------------------------------------
 
-/// What `body` throws; a failure if it throws nothing.
+/// Returns the Error that `body` throws. Fails if it throws nothing.
 Error error_of(const std::function<void()>& body);
-/// Every rank gets this mismatch, with this line; the library then goes on working.
+/// Expects that every rank gets a mismatch error with this line, and that the library then goes on
+/// working.
 void expect_mismatch(Communicator& comm, const std::string& line,
                      const std::function<void()>& body);
-/// An allreduce that is right.
+/// Runs one allreduce and expects the right sum.
 void expect_still_works(Communicator& comm);
-/// `submit` starts an operation under the given name: a second one under the same name is refused
-/// on every rank while the first is pending, which still ends well.
+/// `submit` starts an operation under the given name. While the first operation is pending, every
+/// rank refuses a second one under the same name. The first one still ends well.
 void expect_duplicate_refused(Communicator& comm,
                               const std::function<Work(const std::string&)>& submit);
 
-/// "rank 0 sent A, ranks 1-3 sent B": what ranks say when rank 0 differs from the others.
+/// Returns the text "rank 0 sent A, ranks 1-3 sent B" of an error in which rank 0 differs.
 std::string rank_zero_differs(const Communicator& comm, const std::string& a, const std::string& b);
 
-/// Runs `body` in the communicator of the ranks with this rank's parity.
+/// Runs `body` in a communicator of the ranks with the same parity as this rank.
 void in_process_set(Communicator& comm, const std::function<void(Communicator& set)>& body);
 
 }  // namespace tutti::test

@@ -1,4 +1,4 @@
-// Each kind as a row of a table, and every form of all of them.
+// The table of all kinds, and the checks of all their forms.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -88,7 +88,7 @@ const KindForms kKinds[] = {
      },
      [](Communicator& comm, std::string_view name, const ConstTensorView& in,
         const TensorView& out) { comm.reduce_scatter_blocking(name, in, out, ReduceOp::sum); }},
-    // The same with the result where the input begins, as in MPI.
+    // reduce_scatter again, with the result at the beginning of the input, as in MPI.
     {"reduce_scatter", of_each, one, element,
      [](int rank, int size, int64_t, int64_t i) { return sum_of(size, rank, i); }, same,
      [](Communicator& comm, OperationName name, ConstTensorView in, TensorView out) {

@@ -1,5 +1,5 @@
 // Every kind in every form: named, by handle, out of place with constant input, in place, in
-// groups, blocking, in memory that the ranks reach, and as raw bytes.
+// groups, blocking, in shared memory, and as raw bytes.
 #include "tests/api/forms.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace tutti::test {
 namespace {
 
-// A few rows, and chunks of shared memory enough for each of its ways.
+// Row counts from a few to several chunks of shared memory, so that each of its algorithms runs.
 const std::vector<int64_t> kRows{1, 2, 6'000, 30'000};
 
 TUTTI_CASE(Forms, NamedOutOfPlaceAndInPlace) { check_named(comm, kRows); }
@@ -20,7 +20,7 @@ TUTTI_CASE(Forms, ByHandleStepAfterStep) { check_by_handle(comm, {2, 6'000}); }
 TUTTI_CASE(Forms, Blocking) { check_blocking(comm, kRows); }
 TUTTI_CASE(Forms, GroupsIntoTheCallersMemory) { check_groups(comm); }
 
-// All ranks have their arrays in such memory, or every second one.
+// All ranks, or every second one, have their arrays in memory that the other ranks can reach.
 TUTTI_CASE(Forms, InMemoryThatTheRanksReach) {
   for (const bool mixed : {false, true})
     for_each_kind(comm, DataType::f32, {2, 30'000},
@@ -45,7 +45,7 @@ TUTTI_CASE(Forms, InMemoryThatTheRanksReach) {
                   });
 }
 
-// What means something to the program alone.
+// A struct that only the program understands.
 struct __attribute__((packed)) Particle {
   int8_t charge;
   int16_t place[3];
@@ -60,7 +60,7 @@ Particle particle(int64_t i) {
   return {static_cast<int8_t>(i % 100), {near, static_cast<int16_t>(-near), 3}};
 }
 
-// All that moves takes bytes, whole rows of them; nothing that reduces does.
+// All kinds that only move data take whole rows of bytes. A kind that reduces does not.
 TUTTI_CASE(Forms, RawBytes) {
   for_each_kind(comm, DataType::raw, kRows,
                 [&](const KindForms& kind, const Arrays& arrays, const std::string& name) {
@@ -90,7 +90,7 @@ TUTTI_CASE(Forms, RawBytes) {
 }
 
 TUTTI_CASE(Forms, StructsThatNoElementFits) {
-  // Other numbers of them on each rank, and more than one chunk of shared memory holds.
+  // Each rank has another number of structs. The largest numbers exceed one chunk of shared memory.
   for (const int64_t count : {1, 5, 100'000}) {
     SCOPED_TRACE(fmt::format("{} structs", count));
     std::vector<Particle> mine, all, all_of_group;
@@ -114,7 +114,7 @@ TUTTI_CASE(Forms, StructsThatNoElementFits) {
     comm.recv("some", rows(came), 0).wait();
     EXPECT_TRUE(std::equal(came.begin(), came.end(), expected.begin()));
   }
-  expect_still_works(comm);  // no rank closes while others still agree on "some"
+  expect_still_works(comm);  // no rank closes while others still negotiate "some"
 }
 
 TUTTI_CASE(Forms, PointersAndScalars) {
@@ -134,7 +134,7 @@ TUTTI_CASE(Forms, PointersAndScalars) {
   EXPECT_EQ(numbers.back(), static_cast<double>(size) - 0.5);
 }
 
-// Each rank sends to the next one, under its own number.
+// Each rank sends to the next one, under a name with its own rank.
 TUTTI_CASE(Forms, SendAndReceive) {
   const int to = (comm.rank() + 1) % comm.size();
   const int from = (comm.rank() + comm.size() - 1) % comm.size();
@@ -161,7 +161,8 @@ TUTTI_CASE(Forms, SendAndReceive) {
   comm.barrier("the ring is closed").wait();
 }
 
-// The same by calls that wait, until the pairs are prepared ones and after; and one way up a chain.
+// The same ring with blocking calls, before and after the pairs are prepared, and a chain in one
+// direction.
 TUTTI_CASE(Forms, BlockingSendAndReceive) {
   const int rank = comm.rank(), size = comm.size();
   const int to = (rank + 1) % size, from = (rank + size - 1) % size;
@@ -182,8 +183,8 @@ TUTTI_CASE(Forms, BlockingSendAndReceive) {
   comm.barrier("the ring is closed").wait();
 }
 
-// What goes one way fails, what goes the other arrives: the error comes when both are over, and all
-// ranks go on.
+// The transfer in one direction fails and the other one arrives. The error comes after both, and
+// all ranks go on.
 TUTTI_CASE(Forms, BlockingSendAndReceiveWithErrors) {
   if (comm.rank() < 2) {
     const int other = 1 - comm.rank();
@@ -195,7 +196,7 @@ TUTTI_CASE(Forms, BlockingSendAndReceiveWithErrors) {
     };
     for (int step = 0; step < 8; ++step) {
       const std::string text = error_of([&] { exchange(room); }).what();
-      // Matched by order or by name, whichever rank is named first.
+      // The calls are matched by order or by name, so either rank may be named first.
       for (const auto* said : {"rank 1 sends ", "i32[1000]", "rank 0 ", "i32[10]"})
         EXPECT_NE(text.find(said), text.npos) << text;
       EXPECT_NE(text.find("Nothing was changed."), text.npos) << text;

@@ -1,4 +1,4 @@
-// Every form in part of the ranks, beside ranks that have joined, and after one is lost.
+// Every form in a subset of the ranks, beside a rank that has joined, and after one is lost.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ void check_all_forms(Communicator& comm) {
 
 TUTTI_CASE(FormsOfSome, InProcessSets) { in_process_set(comm, check_all_forms); }
 
-// An operation that joined ranks cannot do without: an error, and nothing is written.
+// Expects an error, and that nothing is written, if the kind needs the joined rank.
 void expect_refused_beside_joined(Communicator& comm, const KindForms& kind, const Arrays& arrays,
                                   const std::string& name, const OperationName& called) {
   Heap heap;
@@ -38,7 +38,7 @@ void expect_refused_beside_joined(Communicator& comm, const KindForms& kind, con
                           [](std::byte byte) { return byte == std::byte{0x5a}; }));
 }
 
-// Beside the last rank, which has joined, an allreduce is the others' in each form.
+// The last rank has joined. An allreduce in each form sums over the other ranks.
 void check_allreduces_beside_joined(Communicator& comm) {
   const int others = comm.size() - 1;
   const auto sum = static_cast<float>(others * (others + 1) / 2);

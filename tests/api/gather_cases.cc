@@ -1,4 +1,5 @@
-// Allgather, broadcast, reduce, gather and scatter: what goes to or comes from whole ranks.
+// Allgather, broadcast, reduce, gather and scatter: the data comes from whole ranks or goes to
+// them.
 #include <fmt/format.h>
 
 #include "tests/api/case.h"
@@ -12,7 +13,7 @@ Tensor rows_of(int rank, int64_t rows, DataType dtype) {
   return make_tensor(Shape{rows, 3}, dtype, [=](int64_t) { return rank; });
 }
 
-// `gathered` holds rows(r) rows of r for each rank in turn.
+// Expects that `gathered` holds, for each rank r in turn, rows(r) rows of the value r.
 void expect_gathered(const Tensor& gathered, int size, const std::function<int64_t(int)>& rows) {
   std::vector<double> expected;
   for (int rank = 0; rank < size; ++rank)
@@ -73,8 +74,8 @@ TUTTI_CASE(Allgather, IntoTheCallersMemory) {
   expect_gathered(output, comm.size(), [](int) { return 2; });
 }
 
-// Rank r gives r + 1 rows, which lie at every row of the output where they fit, and come to where
-// they belong.
+// Rank r gives r + 1 rows. They lie in the output itself, at every row where they fit, and must be
+// moved to their right rows.
 template <class Gather>
 void gather_from_every_row(Communicator& comm, bool has_output, Gather gather) {
   const int size = comm.size();
@@ -166,7 +167,7 @@ TUTTI_CASE(GroupedAllgather, ProcessSets) { in_process_set(comm, check_grouped_a
 void check_broadcast(Communicator& comm) {
   for_each_tensor(all_dtypes(), [&](const std::string& name, Shape shape, DataType dtype) {
     for (int root = 0; root < comm.size(); ++root) {
-      // No two of the first five ranks send the same, in one bit either.
+      // The first five ranks all send different values, even as booleans.
       const auto value = [&](int rank) {
         return [=](int64_t i) {
           return static_cast<double>(dtype == DataType::boolean ? i >> rank & 1 : i % 7 + 3 * rank);
@@ -276,7 +277,7 @@ TUTTI_CASE(Rooted, SendAndReceive) {
   expect_still_works(comm);
 }
 
-// --- bytes of whatever length -------------------------------------------------------------------
+// --- bytes of any length ------------------------------------------------------------------------
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -295,7 +296,7 @@ void check_objects(Communicator& comm) {
     EXPECT_EQ(text_of(all[static_cast<size_t>(rank)]), object_of(rank));
 }
 
-// A failure before the bytes are there is reported to every rank, and the name is free again.
+// If the root fails to make the bytes, every rank gets the error, and the name can be used again.
 void check_object_that_cannot_be_made(Communicator& comm) {
   for (int root = 0; root < comm.size(); ++root) {
     const auto text = fmt::format(
@@ -326,7 +327,7 @@ TUTTI_CASE(Objects, ProcessSets) { in_process_set(comm, check_objects); }
 // --- sparse rows --------------------------------------------------------------------------------
 
 void check_sparse(Communicator& comm) {
-  // Rank r brings rows r and 7 of an embedding of two columns; rank 0 brings row 7 alone.
+  // Rank r brings rows r and 7 of an embedding of two columns. Rank 0 brings only row 7.
   const auto indices_of = [](int rank) {
     return rank == 0 ? std::vector<int64_t>{7} : std::vector<int64_t>{rank, 7};
   };

@@ -1,4 +1,4 @@
-// Join, barrier, splits, and a communicator's own facts.
+// Join, barrier, splits, and the properties of a communicator.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ TUTTI_CASE(Basics, RanksAreNumberedAndCounted) {
   ASSERT_LT(comm.rank(), comm.size());
   ASSERT_GE(comm.local_rank(), 0);
   ASSERT_LT(comm.local_rank(), comm.local_size());
-  // As many ranks are the first of their host as there are hosts.
+  // The number of ranks with local rank 0 is the number of hosts.
   std::vector<int> firsts(1, comm.local_rank() == 0 ? 1 : 0);
   comm.allreduce("firsts", firsts, ReduceOp::sum).wait();
   EXPECT_EQ(firsts[0], comm.hosts());
@@ -42,7 +42,7 @@ TUTTI_CASE(Basics, CommunicatorsComeAndGo) {
 
 // --- join ---------------------------------------------------------------------------------------
 
-// Rank r has r + 1 steps: the mean is over those that still have one.
+// Rank r has r + 1 steps. The mean is over the ranks that still have a step.
 TUTTI_CASE(Join, AllreduceDividesByThoseThatAreLeft) {
   const int size = comm.size();
   for (int step = 0; step <= comm.rank(); ++step) {
@@ -57,7 +57,7 @@ TUTTI_CASE(Join, AllreduceDividesByThoseThatAreLeft) {
   expect_still_works(comm);
 }
 
-// `body` by all but the last rank, which has joined: an error for all of them.
+// All ranks but the last, which has joined, run `body` and must get an error.
 void expect_error_with_joined(Communicator& comm, const std::string& what,
                               const std::function<void()>& body) {
   const int joined = comm.size() - 1;
@@ -96,7 +96,8 @@ TUTTI_CASE(Join, SoIsEveryOtherCollectiveThatAllRanksMake) {
 
 // --- barrier ------------------------------------------------------------------------------------
 
-// No rank leaves before the late one has come, by the clock that all of this machine share.
+// No rank may leave the barrier before the late rank has come. All ranks of this machine share the
+// clock.
 void check_barrier(Communicator& comm) {
   if (comm.size() == 1) return comm.barrier().wait();
   const auto now = [] { return int64_t{Clock::now().time_since_epoch().count()}; };
@@ -133,7 +134,7 @@ TUTTI_CASE(Barrier, MixedWithCollectives) {
 
 // --- splits -------------------------------------------------------------------------------------
 
-// Two sets and the whole work at once, each at its own pace.
+// Two sets and the whole communicator work at the same time, each at its own pace.
 TUTTI_CASE(ProcessSets, ProgressIndependently) {
   const auto set = comm.split(comm.rank() % 2, -comm.rank());
   std::vector<float> whole(1000, 1), part(1000, 1);
@@ -145,7 +146,7 @@ TUTTI_CASE(ProcessSets, ProgressIndependently) {
   }
   work.wait();
   EXPECT_EQ(whole[0], static_cast<float>(comm.size()));
-  // Ordered by key: the highest rank of the set comes first.
+  // The ranks of the set are ordered by key: the highest rank comes first.
   EXPECT_EQ(set->rank(), (comm.size() - 1 - comm.rank()) / 2);
   EXPECT_EQ(comm.split(comm.rank() == 0 ? -1 : 3) == nullptr, comm.rank() == 0);
 }
@@ -153,7 +154,7 @@ TUTTI_CASE(ProcessSets, ProgressIndependently) {
 // --- timeline -----------------------------------------------------------------------------------
 
 TUTTI_CASE(Timeline, StartsAndStopsAtRunTime) {
-  // One name for all ranks, told by rank 0.
+  // Rank 0 chooses one file name for all ranks.
   const auto own = (std::filesystem::temp_directory_path() /
                     fmt::format("tutti_timeline_{}_{}.json", ::getpid(), ::gettid()))
                        .string();

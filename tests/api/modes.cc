@@ -16,7 +16,7 @@ std::vector<Case>& case_list() {
 
 using Mode = void (*)(const RankFunction&);
 
-// One gtest test: a case in a mode.
+// One gtest test runs one case in one mode.
 class CaseTest : public testing::Test {
  public:
   CaseTest(Mode mode, RankFunction run) : mode_(mode), run_(std::move(run)) {}

@@ -8,10 +8,10 @@
 #include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
 
-// Included before everything else by a program that runs the API suite on a device: its cases,
-// which are written for memory of the host, then get a communicator that says of all such memory
-// that it is the fake device's (whose memory the host can read when a Work is done). What is
-// compiled in the library keeps the real one.
+// A program that runs the API suite on a device includes this file before everything else. The
+// cases are written for host memory. Here they get a communicator that declares all that memory as
+// the fake device's, whose memory the host can read when a Work is done. The compiled library keeps
+// the real communicator.
 
 namespace tutti {
 

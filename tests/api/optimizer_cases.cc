@@ -1,4 +1,4 @@
-// An optimizer of the user's own under distributed().
+// The user's own optimizer under distributed().
 #include <functional>
 
 #include "tests/api/case.h"
@@ -16,7 +16,7 @@ struct NamedState {
   Tensor tensor;
 };
 
-// Gradient descent at rate 1 that counts its steps in a tensor.
+// Gradient descent with rate 1. It counts its steps in a tensor.
 struct Descent {
   std::vector<NamedValue> list;
   std::vector<NamedState> states;
@@ -72,7 +72,7 @@ TUTTI_CASE(Optimizer, DuplicateNamesAreRefused) {
   expect_still_works(comm);
 }
 
-// What synchronize() has exchanged, step() does not exchange again.
+// step() does not exchange the gradients again that synchronize() has exchanged.
 TUTTI_CASE(Optimizer, ClippingBetweenSynchronizeAndStep) {
   Descent descent({"w"}, 0);
   auto optimizer = distributed(comm, descent);
@@ -80,13 +80,13 @@ TUTTI_CASE(Optimizer, ClippingBetweenSynchronizeAndStep) {
   optimizer.synchronize();
   EXPECT_EQ(clip_by_global_norm(descent.parameters(), 2), 8);
   descent.expect_gradients(1);
-  // What differs again was not exchanged again.
+  // The ranks' gradients differ again; step() must not exchange them.
   descent.set_gradients(comm.rank() + 1);
   optimizer.step();
   descent.expect(-(comm.rank() + 1));
 }
 
-// The same with announcements.
+// A Descent that announces its gradients.
 struct AnnouncingDescent : Descent {
   using Descent::Descent;
   std::function<void(std::string_view)> ready;
@@ -95,8 +95,8 @@ struct AnnouncingDescent : Descent {
   }
 };
 
-// Only rank `step % size` has used "sometimes" in this step, and announces its gradient; on the
-// others it stays zero. "always" is announced by all, "never" by none.
+// In each step only rank `step % size` uses "sometimes" and announces its gradient, which stays
+// zero on the others. All ranks announce "always", and none announces "never".
 TUTTI_CASE(Optimizer, OnlySomeRanksAnnounceAGradient) {
   AnnouncingDescent descent({"always", "sometimes", "never"}, 0);
   auto optimizer = distributed(comm, descent);
@@ -124,12 +124,12 @@ TUTTI_CASE(Optimizer, ProcessSets) {
       descent.set_gradients(2 * set.rank() + comm.rank() % 2);
       optimizer.step();
     }
-    // The mean over this set's ranks alone.
+    // The mean is over the ranks of this set alone.
     descent.expect(comm.rank() % 2 - 5 * (set.size() - 1 + comm.rank() % 2));
   });
 }
 
-// Each half of the model lives in one set of ranks; only the head is everybody's.
+// Each half of the model lives in one set of ranks. All ranks share the head.
 TUTTI_CASE(Optimizer, ModelParallel) {
   const auto half = comm.split(comm.rank() % 2);
   Descent own({comm.rank() % 2 == 0 ? "even" : "odd"}, 0), head({"head"}, 0);

@@ -1,5 +1,5 @@
-// Results in the caller's memory on a device, which takes what the host's takes: with backends that
-// work there, and through host memory with all others.
+// Results in the caller's device memory, in all the forms that host memory allows. Some backends
+// work on the device; all others go through host memory.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ double sum_of_row(int size, int64_t row) {
 
 using RowFormula = std::function<double(int64_t row)>;
 
-/// DeviceRows on the tests' device, whose memory the host reads once a Work is done.
+/// Rows in the memory of the tests' device. The host reads them once a Work is done.
 class DeviceRows {
  public:
   DeviceRows(int64_t rows, const RowFormula& row)
@@ -33,7 +33,7 @@ class DeviceRows {
                             [&](int64_t i) { return row(i / kRowWidth); })) {}
   explicit DeviceRows(int64_t rows) : DeviceRows(rows, [](int64_t) { return -1; }) {}
 
-  /// DeviceRows [begin, begin + count).
+  /// Returns the rows [begin, begin + count).
   TensorView at(int64_t begin, int64_t count) const {
     return {tensor_.data() + begin * kRowWidth * size_of(DataType::f32), Shape{count, kRowWidth},
             DataType::f32, Device{DeviceKind::fake, 0}};
@@ -91,7 +91,7 @@ TUTTI_CASE(Outputs, OfEveryKindOnADevice) {
   }
 }
 
-// Other numbers of rows on each rank, one of them none.
+// Each rank has another number of rows, and one has none.
 TUTTI_CASE(Outputs, OfUnequalPartsOnADevice) {
   use_fake_device();
   const int rank = comm.rank(), size = comm.size();

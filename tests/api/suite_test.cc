@@ -1,5 +1,5 @@
-// The suite as a whole: all cases one after another in one job, and the table of the cases that
-// there must be.
+// Runs the suite as a whole: all cases one after another in one job. Checks the table of required
+// cases.
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +16,8 @@
 namespace tutti::test {
 namespace {
 
-// Every case leaves the communicator fit for the next, whatever plans and errors it went through.
+// Each case must leave the communicator usable for the next one, whatever plans and errors it went
+// through.
 void run_all(Communicator& comm) {
   for (const auto& one : cases()) {
     SCOPED_TRACE(one.suite + "." + one.name);
@@ -38,7 +39,7 @@ TEST(WholeSuite, OneJobOfProcesses) { run_processes(2, run_all, {}, kSeconds); }
 TEST(WholeSuite, OneJobOnTwoUnevenHosts) { run_hosts({0, 0, 0, 1}, run_all, {}, kSeconds); }
 TEST(WholeSuite, OneJobOnThreeHosts) { run_hosts({0, 1, 2, 2}, run_all, {}, kSeconds); }
 
-// The same over backends that are not chosen by themselves.
+// The same suite over backends that are not chosen by default.
 class WholeSuiteOver : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -52,7 +53,7 @@ class WholeSuiteOver : public testing::TestWithParam<std::string> {
       GTEST_SKIP() << "backend " << GetParam() << " is not built here";
     }
   }
-  // `choice` is the one that is chosen by itself and, by the scores, tcp.
+  // `choice` is the default backend together with tcp for the sizes of the list below.
   bool is_choice() const { return GetParam() == "choice"; }
   std::string backend() const { return is_choice() ? "auto" : GetParam(); }
   bool has_levels() const { return GetParam().find('+') != std::string::npos; }
@@ -66,7 +67,7 @@ class WholeSuiteOver : public testing::TestWithParam<std::string> {
   Tune tune_hosts() const {
     return [this](Options& options) { choose(options); };
   }
-  // Ranks on one host; for two levels on two, which are one in truth.
+  // The ranks run on one host. For two levels, two host names split it.
   Tune tune() const {
     return [this](Options& options) {
       choose(options);
@@ -88,7 +89,7 @@ TEST_P(WholeSuiteOver, Processes) {
 }
 TEST_P(WholeSuiteOver, TwoHosts) { run_hosts({0, 0, 1}, run_all, tune_hosts(), kSeconds); }
 
-// What a communicator says of its place, against what each test laid out.
+// Expects the size, the local rank, the local size and the number of hosts of a communicator.
 void expect_place(const Communicator& comm, int size, int local_rank, int local_size, int hosts) {
   EXPECT_EQ(comm.size(), size);
   EXPECT_EQ(comm.local_rank(), local_rank) << "rank " << comm.rank();
@@ -114,7 +115,7 @@ TEST(Place, OnThreeHostsAndInTheirParts) {
     const int local_rank[] = {0, 0, 1, 0, 1, 2}, local_size[] = {3, 2, 3, 1, 2, 3};
     const auto rank = static_cast<size_t>(comm.rank());
     expect_place(comm, 6, local_rank[rank], local_size[rank], 3);
-    // Ranks 0 and 2 are of one host, 1 and 4 of another; 3 and 5 of two.
+    // Ranks 0 and 2 share a host, and so do ranks 1 and 4. Ranks 3 and 5 are on two hosts.
     const int color[] = {0, 1, 0, 2, 1, 2};
     const auto pair = comm.split(color[rank]);
     if (color[rank] == 2)
@@ -145,7 +146,7 @@ std::vector<Row> read_table() {
   return rows;
 }
 
-// The names of all tests, which are written once for each: TEST(Suite, Name) and its like.
+// Returns the names of all tests in the sources, each once: TEST(Suite, Name) and the like.
 std::set<std::string> tests_of_the_tree() {
   static const std::regex kTest("^TEST(?:_F|_P)?\\((\\w+), (\\w+)\\)");
   std::set<std::string> names;
@@ -161,8 +162,8 @@ std::set<std::string> tests_of_the_tree() {
   return names;
 }
 
-// Every row names a case of this program, which is then run here, or a test of another program, or
-// says why there is none.
+// Every row names a case of this program, which runs here, or a test of another program, or the
+// reason why there is none.
 TEST(HorovodCases, EachNamedTestExistsAndRuns) {
   std::map<std::string, const Case*> known;
   for (const auto& one : cases()) known[one.suite + "." + one.name] = &one;

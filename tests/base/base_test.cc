@@ -74,7 +74,7 @@ TEST(Deadline, PassesAfterItsTime) {
 }
 
 TEST(Deadline, PollTimesAreRoundedUpSoThatNobodySpins) {
-  // Less than a millisecond is left, or nothing; never 0 while something is left.
+  // While less than a millisecond is left, the result is 1, not 0.
   const auto soon = Deadline::at(Clock::now() + std::chrono::microseconds(900));
   const int wait = soon.poll_milliseconds();
   EXPECT_TRUE(wait == 1 || soon.passed());
@@ -94,7 +94,8 @@ TEST(Descriptor, ClosesItsDescriptorOnce) {
   {
     Descriptor first(ends[0]);
     Descriptor second(std::move(first));
-    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): moved-from is empty, by contract
+    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): a moved-from object is empty, by
+                          // contract
     EXPECT_EQ(second.get(), ends[0]);
     Descriptor other(ends[1]);
     other = std::move(second);
@@ -127,7 +128,7 @@ TEST(Bell, RingsUntilSilenced) {
   EXPECT_TRUE(poller.wait(0));  // level-triggered
   bell.silence();
   EXPECT_FALSE(poller.wait(0));
-  bell.silence();  // twice is harmless
+  bell.silence();  // a second call is harmless
   EXPECT_NE(::fcntl(bell.descriptor(), F_GETFD) & FD_CLOEXEC, 0);
 }
 

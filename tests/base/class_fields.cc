@@ -14,15 +14,15 @@ constexpr size_t kNone = ~size_t{0};
 struct Word {
   std::string text;
   int line = 0;
-  bool is_name = false;    // or a keyword, or a number
-  bool is_spaced = false;  // a blank is before it
-  size_t partner = kNone;  // of a bracket
-  size_t parent = kNone;   // the bracket around it
+  bool is_name = false;    // true for names, keywords and numbers
+  bool is_spaced = false;  // true if a blank precedes it
+  size_t partner = kNone;  // of a bracket: the index of its partner
+  size_t parent = kNone;   // the index of the bracket around it
 };
 
 bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-/// Cuts a source into words, without comments, preprocessor lines and what stands in quotes.
+/// Cuts a source into words. Comments, preprocessor lines and quoted text are left out.
 class Cutter {
  public:
   explicit Cutter(const std::string& text) : text_(text) {}
@@ -43,7 +43,7 @@ class Cutter {
     }
     ++at_;
   }
-  // Up to `end`, and over it.
+  // Skips to the end of the next `end`.
   void skip_past(std::string_view end) {
     while (at_ < text_.size() && !comes(end)) step();
     for (size_t i = 0; i < end.size() && at_ < text_.size(); ++i) step();
@@ -100,7 +100,7 @@ class Cutter {
     const bool is_number = std::isdigit(static_cast<unsigned char>(here())) != 0;
     while (is_name_char(here()) || (is_number && (here() == '.' || here() == '\''))) ++at_;
     auto name = text_.substr(begin, at_ - begin);
-    if (name == "operator") {  // with its sign, which is no bracket then
+    if (name == "operator") {  // takes its sign, which is not a bracket here
       if (comes("()")) at_ += 2;
       while (at_ < text_.size() && !is_name_char(here()) && here() != '(' && here() != ' ') ++at_;
     }
@@ -155,7 +155,7 @@ class Counter {
 
   std::vector<CountedClass> count() {
     std::vector<CountedClass> classes;
-    std::vector<std::pair<size_t, std::string>> around;  // where they end, and their names
+    std::vector<std::pair<size_t, std::string>> around;  // the ends and names of the classes around
     for (size_t i = 0; i < words_.size(); ++i) {
       while (!around.empty() && around.back().first < i) around.pop_back();
       std::string name;
@@ -172,10 +172,10 @@ class Counter {
   bool is(size_t i, std::string_view text) const {
     return i < words_.size() && words_[i].text == text;
   }
-  // Behind the bracket at `i`; one further if it has no partner.
+  // Returns the index behind the bracket at `i` and its partner, or i + 1 if it has none.
   size_t behind(size_t i) const { return (words_[i].partner == kNone ? i : words_[i].partner) + 1; }
 
-  // The brace that begins the body of the class whose definition begins at `i`; none if none does.
+  // Returns the brace that begins the body of the class whose definition begins at `i`, or kNone.
   size_t body_of(size_t i, std::string& name) const {
     const bool is_parameter = words_[i].parent != kNone && words_[words_[i].parent].text == "<";
     if (!is_one_of(words_[i], kClassKeys) || is_parameter || (i > 0 && is(i - 1, "enum")))
@@ -265,7 +265,7 @@ class Counter {
     return is(begin, "enum") || body != begin + 1 ? 0 : fields_in(body);
   }
 
-  // Whether a type is named in [begin, end), and nothing of it declared.
+  // Returns whether [begin, end) only names a type and declares nothing with it.
   bool is_only_named(size_t begin, size_t end) const {
     const bool is_enum = is(begin, "enum");
     if (!is_enum && !is_one_of(words_[begin], kClassKeys)) return false;

@@ -1,4 +1,4 @@
-// The counter of fields counts what it says, in all the ways in which sources declare members.
+// Tests the counter of fields with all the ways in which sources declare members.
 #include "tests/base/class_fields.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// "name: fields" of each class.
+// Returns "name: fields" for each class.
 std::vector<std::string> counted(const std::string& text) {
   std::vector<std::string> classes;
   for (const auto& [name, line, fields] : test::classes_of(text))
@@ -18,7 +18,7 @@ std::vector<std::string> counted(const std::string& text) {
   return classes;
 }
 
-// The fields of a class with these members.
+// Returns the number of fields of a class with these members.
 int fields_of(const std::string& members) {
   const auto classes = test::classes_of("class A {\n" + members + "\n};\n");
   return classes.empty() ? -1 : classes[0].fields;

@@ -1,7 +1,7 @@
-// Holds the house together: includes point down the floors, and down the rooms of a folder, only;
-// the environment is read in one file, some rooms know no time, no thread and no lock, no source
-// grows beyond 600 lines, no folder beyond 25 files and no class beyond 30 fields, and no comment
-// of the product begins without a subject.
+// Checks the rules of the source tree. Includes point only down: the top folders are floors, and
+// their subfolders rooms, each with an order. The environment is read in one file. Some rooms use
+// no time, thread or lock. A source has at most 600 lines, a folder 25 files and a class 30 fields.
+// Comments of the product begin with a subject.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ TEST(Floors, ThisTreeIsSound) {
     EXPECT_TRUE(fs::exists(fs::path(TUTTI_SOURCE_DIR) / path)) << path << " is listed, but gone";
 }
 
-// A tree of its own in the temporary folder, with the faults that the test plants.
+// A tree in the temporary folder, with the faults that the test plants.
 class PlantedTree : public testing::Test {
  protected:
   void SetUp() override {
@@ -213,7 +213,7 @@ TEST_F(PlantedTree, OtherRoomsAndNamedFilesHaveClocksAndLocks) {
   EXPECT_THAT(faults(), IsEmpty());
 }
 
-// `count` fields, six a line.
+// Returns a class with `count` fields, six to a line.
 std::string class_of(int count) {
   std::string text = "class Big {\n  int first_";
   for (int i = 1; i < count; ++i) text += i % 6 == 0 ? ";\n  int x_" : ", x_";

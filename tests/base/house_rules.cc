@@ -21,13 +21,13 @@ constexpr std::array<std::string_view, 5> kBesideTheFloors = {"tools", "tests", 
 constexpr size_t kMostLines = 600;
 constexpr size_t kMostFiles = 25;
 constexpr int kMostFields = 30;
-// These folders hold the product's classes. Tests and other folders may have larger ones.
+// Only these folders, which hold the product's classes, have a limit of fields.
 constexpr std::array<std::string_view, 8> kProduct = {
     "base", "tensor", "kernels", "collectives", "backends", "core", "adapters", "tools"};
 
-// Rooms, and files of rooms, that get the time as a value and run in one thread at a time, so that
-// a test can drive them through any order of events. A room that is not there yet is pure once it
-// is.
+// Rooms (subfolders), or files of them, that get the time as a value and run in one thread at a
+// time. So a test can drive them through any order of events. The rule also holds for a listed room
+// that does not exist yet.
 constexpr std::array<std::string_view, 6> kPure = {"core/agreement/",      "core/node/",
                                                    "core/scheduling/",     "core/watch/death.",
                                                    "core/watch/liveness.", "core/watch/stall."};
@@ -53,8 +53,9 @@ std::optional<size_t> floor_number(std::string_view folder) {
   return static_cast<size_t>(found - kFloors.begin());
 }
 
-// A folder that is cut into rooms, lowest first; "" is its own files. Subfolders that are not named
-// are neighbours where there may be any: they stand above all rooms and know nothing of each other.
+// A folder that is divided into rooms (subfolders), lowest first. "" stands for its own files. If
+// has_neighbours is set, other subfolders are allowed. They stand above all rooms and may not
+// include each other.
 struct House {
   std::string_view folder;
   std::vector<std::string_view> rooms;
@@ -67,14 +68,14 @@ const std::vector<House>& houses() {
       // The lower rooms hold kernels, which the device launches.
       {"kernels/cuda", {"pack", "flags", "steps", "layers", "libraries", "trainer", "device", ""}},
       {"collectives/algorithms", {""}, true},
-      // The contract is backends' own files; the neighbours are backends.
+      // The folder's own files are the contract; the neighbours are the backends.
       {"backends",
        {"", "network", "handshake", "store", "stream", "order", "shared", "device"},
        true},
       {"core",
        {"launch", "settings", "agreement", "watch", "threads", "scheduling", "node", "engine",
         "meeting", "calls", "membership", ""}},
-      // The neighbours are languages and trainers, which may stand on the C interface.
+      // The neighbours are languages and trainers, which may use the C interface.
       {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},
       {"tools/bench", {"workload", "report", "cases", ""}},
       {"tests/backends", {"support", "conformance", "fake_nccl"}, true},
@@ -82,7 +83,7 @@ const std::vector<House>& houses() {
   return kHouses;
 }
 
-// The room of `path` in that house; none if it lies outside.
+// Returns the room of `path` in that house, or nothing if it lies outside.
 std::optional<std::string> room_of(const House& house, const std::string& path) {
   const auto folder = std::string(house.folder) + "/";
   if (!path.starts_with(folder)) return {};
@@ -91,8 +92,8 @@ std::optional<std::string> room_of(const House& house, const std::string& path) 
   return end == std::string::npos ? "" : inside.substr(0, end);
 }
 
-// Returns the rule that the file `from` breaks when it includes `to`; empty: none. Both are paths
-// in the tree.
+// Returns the rule that the file `from` breaks when it includes `to`, or "". Both are paths in the
+// tree.
 std::string room_fault(const House& house, const std::string& from, const std::string& to) {
   const auto from_room = room_of(house, from), to_room = room_of(house, to);
   if (!from_room || !to_room || *from_room == *to_room) return "";
@@ -107,7 +108,7 @@ std::string room_fault(const House& house, const std::string& from, const std::s
   return to_height > from_height ? "points up the rooms" : "";
 }
 
-// Returns the path in the tree of the file that sources include by this name.
+// Returns the path in the tree of the file that sources include as `target`.
 std::string path_of(const std::string& target) {
   if (target == "tutti/tutti.h") return "core/tutti.h";
   if (target == "tutti/nn.h") return "adapters/nn/nn.h";
@@ -117,8 +118,8 @@ std::string path_of(const std::string& target) {
 
 std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
 
-// Returns the rule that the file `from` of a floor breaks when it includes `target`, which is named
-// as in the source; empty: none.
+// Returns the rule that the file `from` breaks when it includes `target`, written as in the source,
+// or "".
 std::string floor_fault(const std::string& from, const std::string& target, bool is_quoted) {
   const auto to = path_of(target);
   if (to == target) return is_quoted ? "is not written as tutti/<floor>/<file>" : "";
@@ -153,8 +154,8 @@ void check_file(const std::string& name, const Lines& lines, Lines& faults) {
   }
 }
 
-// A comment that begins so has no subject, or no verb. It is looked at where a block of comments
-// begins.
+// Reports comments that begin with these words, because they have no subject or no verb. Only the
+// first line of a block of comments is checked.
 void check_comments(const std::string& name, const Lines& lines, Lines& faults) {
   static const std::regex comment(R"re((?:^|[^:"])///?<? *(.*))re");
   static const std::regex headless(R"re((Of|What|Where|That|Those|Who|Which)\b.*)re");
@@ -174,7 +175,7 @@ void check_comments(const std::string& name, const Lines& lines, Lines& faults) 
   }
 }
 
-// A pure file names none of these; the first match is shown.
+// A pure file may contain none of these; the first match is reported.
 const std::regex& impure() {
   static const std::regex kWords(
       R"re(<(thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|atomic|)re"
@@ -202,7 +203,7 @@ void check_purity(const std::string& name, const Lines& lines, Lines& faults) {
   }
 }
 
-// Counts the fields of a file's classes; `met` are the large classes that were found.
+// Counts the fields of a file's classes. `met` collects the large classes that were found.
 void check_classes(const std::string& name, const Lines& lines,
                    std::span<const LargeClass> large_classes, std::vector<const LargeClass*>& met,
                    Lines& faults) {

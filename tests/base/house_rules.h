@@ -10,16 +10,17 @@ namespace tutti {
 
 using Lines = std::vector<std::string>;
 
-/// A file of a pure room that has a clock, a lock or a thread, and why.
+/// A file of a pure room (one without time, locks and threads) that has one of them, and the
+/// reason.
 struct ImpureFile {
   std::string_view path;
   std::string_view reason;
 };
 std::span<const ImpureFile> impure_files();
 
-/// A class that has more fields than the rule allows, and how many it has. The list only shrinks:
-/// a change that takes fields away writes the lower number, and strikes the line when the class
-/// keeps the rule.
+/// A class that has more fields than the rule allows, and its number of fields. The list only
+/// shrinks: a change that removes fields lowers the number here, and removes the entry when the
+/// class keeps the rule.
 struct LargeClass {
   std::string_view path, name;
   int fields;
@@ -27,12 +28,12 @@ struct LargeClass {
 };
 std::span<const LargeClass> large_classes();
 
-/// The faults that the rules of the house find in a tree, a line each.
+/// The faults that check_tree() finds, one line each.
 struct Report {
   int file_count = 0;
   Lines faults;
 };
-/// `listed`: the classes that may be large.
+/// Checks all rules on the tree under `root`. The classes in `listed` may be large.
 Report check_tree(const std::filesystem::path& root, std::span<const LargeClass> listed);
 
 }  // namespace tutti

@@ -117,7 +117,7 @@ TEST_F(PrivateFolderTest, RefusesALinkAndWhatIsNoFolder) {
   EXPECT_THAT(open(), HasSubstr("is a file of user"));
 }
 
-// Files may have been there before the folder was closed to others.
+// Files may have been in the folder before it was closed to others.
 TEST_F(PrivateFolderTest, RefusesFilesThatOthersCouldHaveWritten) {
   make(0700);
   make_file("open", 0666);
@@ -137,7 +137,8 @@ TEST_F(PrivateFolderTest, RefusesFilesThatOthersCouldHaveWritten) {
   }
 }
 
-// Whoever may write above it takes the folder away, and puts his own in its place.
+// Another user who may write to the parent folder can rename this folder and put his own in its
+// place.
 TEST_F(PrivateFolderTest, StaysWithTheFolderThatWasLookedAt) {
   const PrivateFolder folder(path_);
   std::filesystem::rename(path_, path_ + ".away");
@@ -156,7 +157,8 @@ TEST_F(PrivateFolderTest, LocksOneAtATime) {
   folder.lock("lock", Deadline::after(30));
 }
 
-// A crash on any host leaves such files: the folder may be on a file system that many hosts share.
+// A crash on any host leaves such files, because many hosts may share the file system of the
+// folder.
 TEST_F(PrivateFolderTest, WhatACrashLeftUnderAnyNameHarmsNobody) {
   const PrivateFolder folder(path_);
   char host[64] = "";
@@ -183,7 +185,7 @@ TEST_F(PrivateFolderTest, ATemporaryNameThatIsTakenIsPassedOver) {
   EXPECT_EQ(full.error, EEXIST);
 }
 
-// Containers of one host that share its name are like this: the first process of each is 1.
+// Containers of one host may share its name, and the first process of each has the id 1.
 TEST_F(PrivateFolderTest, ProcessesOfOneHostNameAndOneNumberWriteAtOnce) {
   const PrivateFolder folder(path_);
   constexpr int kProcesses = 4, kTimes = 300;

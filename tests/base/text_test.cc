@@ -48,11 +48,11 @@ TEST(NearestWord, FindsMisspellings) {
 TEST(NearestWord, SaysNothingWhenNothingIsClose) {
   EXPECT_EQ(nearest("embedding", {"fc1.bias"}), std::nullopt);
   EXPECT_EQ(nearest("fc1.bias", {}), std::nullopt);
-  // A third of three letters is one edit.
+  // Three letters allow one edit, a third of them.
   EXPECT_EQ(nearest("abc", {"xyc"}), std::nullopt);
   EXPECT_THAT(nearest("abc", {"xbc"}), Optional(std::string("xbc")));
   EXPECT_THAT(nearest("a", {"b"}), Optional(std::string("b")));
-  // At most four edits, however long the words are.
+  // At most four edits are allowed, however long the words are.
   EXPECT_EQ(nearest(std::string(30, 'a'), {std::string(25, 'a')}), std::nullopt);
   EXPECT_TRUE(nearest(std::string(30, 'a'), {std::string(26, 'a')}));
 }

@@ -62,8 +62,7 @@ TEST(Chooser, GoesBySizeRanksAndHosts) {
   EXPECT_EQ(choice(chooser, broadcast, 64 << 20, 4), "chain");
 }
 
-// Averages of integers or f16 never get an algorithm whose plain sums travel, whatever a score
-// says.
+// Averages of integers or f16 never use an algorithm that sends plain sums, whatever a score says.
 TEST(Chooser, KeepsSums) {
   const Chooser plain, rings("allreduce:0-inf=ring;reduce_scatter:0-inf=ring"),
       shots("allreduce:0-inf=one_shot");
@@ -126,7 +125,7 @@ TEST(Chooser, TakesScores) {
   EXPECT_EQ(choice(chooser, allreduce, 32768, 8), "ring");
   EXPECT_EQ(choice(chooser, allreduce, int64_t{1} << 50, 8), "ring");
   EXPECT_EQ(choice(chooser, broadcast, 1 << 20, 8), "binomial_tree");
-  EXPECT_EQ(choice(chooser, broadcast, 2 << 20, 8), "chain");  // the high end does not belong
+  EXPECT_EQ(choice(chooser, broadcast, 2 << 20, 8), "chain");  // the upper limit is exclusive
   EXPECT_EQ(choice(Chooser("allreduce:0-inf=ring,0-1K=two_shot"), allreduce, 10, 8), "two_shot");
   EXPECT_EQ(choice(Chooser("allreduce:0-inf=ring,0-1K=auto"), allreduce, 10, 16),
             "recursive_doubling");

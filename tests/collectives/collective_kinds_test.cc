@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// The names of the kinds for which this holds, in the order of their numbers.
+// Returns the names of the kinds for which `holds` is true, in the order of their numbers.
 template <class Predicate>
 std::string names_where(Predicate holds) {
   std::string names;
@@ -26,7 +26,7 @@ TEST(CollectiveKinds, EachHasARowUnderItsNumberAndAName) {
     EXPECT_EQ(traits(kind).kind, kind);
     EXPECT_TRUE(names.insert(to_string(kind)).second) << to_string(kind);
   }
-  // The numbers travel between ranks, and users write the names into settings.
+  // Ranks send these numbers to each other, and users write the names into settings.
   EXPECT_EQ(names_where([](CollectiveKind) { return true; }),
             "allreduce allgather broadcast reduce gather scatter reduce_scatter alltoall send recv "
             "barrier");
@@ -71,7 +71,7 @@ TEST(CollectiveKinds, PlansRepeatAllThatAllRanksTakePartIn) {
   EXPECT_EQ(names_where(is(MayReplay::never)), "send recv");
 }
 
-// A device of a backend serves lists of kinds. A barrier has no memory that could be on one.
+// A backend's device serves lists of kinds. A barrier has no memory that could be on a device.
 TEST(CollectiveKinds, AllButABarrierMoveOrReduce) {
   std::set<CollectiveKind> kinds{CollectiveKind::barrier};
   for (const auto kind : reducing_kinds()) EXPECT_TRUE(kinds.insert(kind).second);
@@ -80,7 +80,8 @@ TEST(CollectiveKinds, AllButABarrierMoveOrReduce) {
   for (const auto kind : reducing_kinds()) EXPECT_TRUE(reduces(kind));
 }
 
-// Elements that rank 1 of three gives and gets if rank 1, then rank 2, is the root.
+// The numbers of elements that rank 1 of three gives and gets if the root is rank 1, and if it is
+// rank 2.
 TEST(CollectiveKinds, CountsOfInputsAndOutputs) {
   using enum CollectiveKind;
   const int64_t one[] = {5}, parts[] = {1, 2, 4}, received[] = {8, 2, 16};

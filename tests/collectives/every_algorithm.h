@@ -19,7 +19,7 @@ inline void PrintTo(const Algorithm& algorithm, std::ostream* stream) {
 
 namespace tutti::test {
 
-/// All but send and recv, which take two different algorithms at the two ends.
+/// Returns all algorithms except those of send and recv, whose two ranks use different algorithms.
 inline std::vector<Algorithm> collectives_of_all() {
   std::vector<Algorithm> result;
   for (const auto& algorithm : algorithms())

@@ -27,19 +27,19 @@ inline void set_number(DataType dtype, std::byte* data, int64_t i, double value)
        1);
 }
 
-/// A small whole number that each (rank, element) has in every test.
+/// Returns a small integer for each rank and element, the same in every test.
 inline double sample(int rank, int64_t i) { return static_cast<double>((rank * 5 + i * 3) % 8); }
 
-/// The sum over ranks of what sample() gives each.
+/// Returns the sum of sample() over all ranks.
 inline double sum_of_samples(int size, int64_t i) {
   double sum = 0;
   for (int rank = 0; rank < size; ++rank) sum += sample(rank, i);
   return sum;
 }
 
-/// What one rank brings to a collective and finds afterwards. With a bucket it works through edges:
-/// `input` is packed into the bucket and the bucket is unpacked into `output`; without one, into
-/// memory of the executor, but what lies in the direct part of the elements is used where it is.
+/// One rank's input and result of a collective. With a bucket, edge functions pack `input` into the
+/// bucket and unpack the bucket into `output`. Without a bucket they do so with memory of the
+/// executor, but elements in the range `direct` are used in place.
 struct Member {
   Collective collective;
   Launch launch;
@@ -77,7 +77,7 @@ struct Member {
   }
 };
 
-/// All ranks of one collective on a QueueNetwork.
+/// Runs all ranks of one collective on a QueueNetwork.
 struct Job {
   Job(int size, uint64_t seed) : network(size, seed), random(seed ^ 0x5bd1e995), members(size) {}
 
@@ -90,13 +90,13 @@ struct Job {
     std::vector<Counts> matrix = {};  // alltoall
     bool in_place = false;
     bool through_bucket = false;
-    bool packs = false;  // through_bucket, but the bucket is the executor's
+    bool packs = false;  // like through_bucket, but with the executor's bucket
     Range direct = {};
     Scale scale = {};
     uint64_t tag = 1;
   };
 
-  /// Fills members; inputs hold sample(), outputs a pattern.
+  /// Fills the members: sample() into the inputs and a pattern into the outputs.
   void prepare(const Setting& setting) {
     const int size = network.size();
     for (int rank = 0; rank < size; ++rank) {
@@ -156,7 +156,8 @@ struct Job {
         network.transport(rank), std::vector<int>(hosts.begin(), hosts.end()), options));
   }
 
-  /// Advances random ranks between random deliveries until all are over; false if that never comes.
+  /// Advances random ranks between random deliveries until all are done. Returns false if they
+  /// never are.
   bool finish() {
     for (int idle = 0; idle < 1000;) {
       const auto rank = random() % operations.size();

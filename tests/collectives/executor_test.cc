@@ -23,7 +23,7 @@ int64_t sum_before(const Counts& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
 }
 
-// Element i of what `rank` must find: the model in plain arithmetic.
+// Returns element i of the result of `rank`, computed plainly.
 double expected(const Job::Setting& setting, int size, int rank, int64_t i) {
   const auto average = setting.op == ReduceOp::average ? size : 1;
   const auto scaled = [&](double value) {
@@ -126,7 +126,7 @@ TEST_P(EveryKind, GivesTheModelWhateverTheOrderOfDelivery) {
       ASSERT_EQ(job.states[place], OperationState::done);
       for (int64_t i = 0; i < results(job, wanted, rank); ++i) {
         const double value = expected(wanted, size, rank, i);
-        // Whole numbers this small are exact in every type; averages are not.
+        // Integers this small are exact in every type, but averages are not.
         const double tolerance = is_float(wanted.dtype) ? std::fabs(value) / 128 : 0;
         ASSERT_NEAR(job.members[place].result(i),
                     wanted.dtype == DataType::i32 ? std::trunc(value) : value, tolerance)
@@ -215,7 +215,7 @@ TEST(Executor, ManyOperationsAtOnceKeepApart) {
   const auto& ring = find_algorithm(CollectiveKind::allreduce, "ring");
   for (int rank = 0; rank < kSize; ++rank) {
     auto& executor = network.add_executor(rank, {16, 2});
-    for (int k = 0; k < kOperations; ++k) {  // each rank starts them in an order of its own
+    for (int k = 0; k < kOperations; ++k) {  // each rank starts them in its own order
       const auto j = static_cast<size_t>((k * (2 * rank + 1)) % kOperations);
       const auto& member = jobs[j]->members[static_cast<size_t>(rank)];
       operations[j].push_back(executor.start(ring, member.collective, member.launch));
@@ -248,7 +248,7 @@ TEST(Executor, KeepsSegmentsInFlight) {
   }
 }
 
-// Operations of one queue are one stream of segments.
+// The operations of a queue form one sequence of segments.
 TEST(Executor, OperationsOfAQueueShareWhatIsInFlight) {
   constexpr int kOperations = 5;
   Job network(2, kSeed);
@@ -291,7 +291,7 @@ TEST(Executor, OperationsOfAQueueShareWhatIsInFlight) {
       }
     network.operations.clear();
     network.states.clear();
-    // All memory is that of the first time.
+    // Later repetitions reuse the memory of the first one.
     if (repetition > 0) {
       EXPECT_EQ(network.executors[0]->allocations(), allocations);
     }
@@ -299,7 +299,7 @@ TEST(Executor, OperationsOfAQueueShareWhatIsInFlight) {
   }
 }
 
-// One that is cancelled while it waits for its turn leaves the turn to others.
+// An operation that is cancelled while it waits for its turn lets the others run.
 TEST(Executor, ACancelledOperationLeavesItsQueue) {
   Job network(2, kSeed);
   std::vector<std::unique_ptr<Job>> jobs;
@@ -326,7 +326,7 @@ TEST(Executor, ACancelledOperationLeavesItsQueue) {
   for (int64_t i = 0; i < 100; ++i) ASSERT_EQ(jobs[2]->members[1].result(i), sum_of_samples(2, i));
 }
 
-// Nobody starts another segment after a veto.
+// After a veto no rank starts another segment.
 TEST(Executor, AVetoedOperationEndsEarly) {
   Job job(3, kSeed);
   Job::Setting setting;
@@ -424,7 +424,7 @@ TEST(Executor, RefusesWhatMakesNoSense) {
   EXPECT_EQ(message(), "allreduce on rank 0 of 2: wants 1 counts, got 0");
 }
 
-// The promise of determinism=rank_order: the same bits whatever the segments and arrivals.
+// determinism=rank_order promises the same bits for all segment sizes and arrival orders.
 TEST(RankOrder, GivesTheSameBitsOverRandomSegmentsAndDeliveries) {
   constexpr int kSize = 5, kCount = 97;
   std::mt19937_64 random(kSeed);

@@ -1,4 +1,4 @@
-// Reductions that read what other ranks send where these have it.
+// Reductions that read the other ranks' data in its owner's memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ struct Count {
   int64_t views = 0, returns = 0;
 };
 
-// An allreduce of four ranks, its results checked; how often one read at another, and how often
-// results were written to where they had been read.
+// Runs an allreduce of four ranks and checks its results. Returns how often one rank read in
+// another's memory, and how often a result was written back to where its elements had been read.
 Count count_of(const char* algorithm, bool in_place = true) {
   constexpr int64_t kCount = 500;
   Job job(4, kSeed);
@@ -39,17 +39,17 @@ TEST(ExecutorViews, ReducesWhatStaysAtItsSender) {
     EXPECT_GT(count_of(name).views, 0) << name;
 }
 
-// All ranks write to what all send: nobody could begin.
+// All ranks overwrite the data that they send, so no rank could begin to read in another's memory.
 TEST(ExecutorViews, NoneOfWhatReductionsOverwrite) {
   for (const auto* name : {"one_shot", "recursive_doubling"})
     EXPECT_EQ(count_of(name).views, 0) << name;
 }
 
-// The owner of a chunk writes its result into the memory of all.
+// The owner of a chunk writes the result into the memory of all ranks.
 TEST(ExecutorViews, ResultsAreWrittenWhereTheirElementsWere) {
   EXPECT_GT(count_of("two_shot").returns, 0);
-  EXPECT_EQ(count_of("two_shot", false).returns, 0);  // the results go elsewhere
-  EXPECT_EQ(count_of("ring").returns, 0);             // they come from another neighbour
+  EXPECT_EQ(count_of("two_shot", false).returns, 0);  // the results have other addresses
+  EXPECT_EQ(count_of("ring").returns, 0);             // the results come from another neighbour
 }
 
 TEST(ExecutorViews, AViewWhoseSenderTookItBackFailsTheOperation) {

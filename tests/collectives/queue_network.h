@@ -16,26 +16,26 @@ namespace tutti::test {
 
 class QueueTransport;
 
-/// Ranks in one thread whose messages are delivered one at a time, in random order, when step() is
-/// called. A send is done at delivery or, at random, some time before; canceled tickets are let go
-/// some time later. Bytes that change while they belong to a send are an error, unless they are
-/// lent; so are bytes that are said to have been written there and were not.
+/// Ranks in one thread. Each step() delivers one message, in random order. A send completes at its
+/// delivery or, at random, earlier; canceled tickets are released later. Two things are errors:
+/// bytes that change while a send uses them, unless they are lent, and bytes that were reported as
+/// written but were not.
 class QueueNetwork {
  public:
   QueueNetwork(int size, uint64_t seed);
   QueueTransport& transport(int rank) { return *transports_[static_cast<size_t>(rank)]; }
   int size() const { return static_cast<int>(transports_.size()); }
-  /// One random event; false if nothing can happen.
+  /// Makes one random event happen. Returns false if nothing can happen.
   bool step();
-  /// The next event fails a ticket that waits at this rank.
+  /// The next event fails a ticket that is pending at this rank.
   void fail_one(int rank) { failing_rank_ = rank; }
-  /// The next view that is given back was nothing.
+  /// The next view that a receiver releases turns out to have been invalid.
   void take_back_one() { takes_back_ = true; }
 
-  int views = 0;               // that receives had
-  int returns = 0;             // messages that were where they go already, written to a loan
-  bool has_tampering = false;  // sent bytes changed before the send was done
-  int most_waiting = 0;        // the most receives that one rank had posted at once
+  int views = 0;               // views that receives used
+  int returns = 0;             // messages that were written to a loan, and so are in place already
+  bool has_tampering = false;  // sent bytes changed before the send completed
+  int most_waiting = 0;        // the most receives that one rank had pending
 
  private:
   friend class QueueTransport;
@@ -46,13 +46,13 @@ class QueueNetwork {
     uint32_t verdict;
     std::byte* bytes;
     size_t count;
-    std::vector<std::byte> copy;  // sends: the bytes when they were posted
+    std::vector<std::byte> copy;  // sends: a copy of the bytes from when they were posted
     TransferState state = TransferState::pending;
     bool is_send, is_cancelled = false, is_taken = false;
     bool may_view = false;
     bool is_lent = false, is_written = false;  // sends: the receiver may write there, and did
-    uint64_t place = 0;                        // sends: where the bytes are already
-    std::vector<std::byte> view = {};          // receives: what the sender has, if they view it
+    uint64_t place = 0;                        // sends: the address where the bytes are already
+    std::vector<std::byte> view = {};          // receives: the sender's data, if they view it
     std::shared_ptr<Transfer> viewed = {};
   };
   using TransferPointer = std::shared_ptr<Transfer>;
@@ -66,7 +66,7 @@ class QueueNetwork {
   std::mt19937_64 random_;
   std::vector<TransferPointer> sends_, recvs_;
   std::vector<std::unique_ptr<QueueTransport>> transports_;
-  std::vector<std::vector<std::byte>> read_;  // views that are over
+  std::vector<std::vector<std::byte>> read_;  // released views
   int failing_rank_ = -1;
   bool takes_back_ = false;
 };
@@ -105,7 +105,7 @@ class QueueTransport final : public Transport {
     const bool has_view = found != tickets_.end() && found->second->viewed;
     return has_view ? found->second->view.data() : nullptr;
   }
-  // Not every time, as a transport that cannot.
+  // Sometimes refuses, like a transport that cannot lend memory.
   Loan loan(Ticket ticket) override {
     auto& lent = *tickets_.at(ticket)->viewed;
     if (!lent.is_lent || network_.random_() % 4 == 0) return {};
@@ -115,7 +115,7 @@ class QueueTransport final : public Transport {
   bool give_back(Ticket ticket) override {
     auto& transfer = *tickets_.at(ticket);
     network_.settle(*transfer.viewed, TransferState::done);
-    // Whoever reads on reads nonsense.
+    // A receiver that reads on reads nonsense.
     std::ranges::fill(transfer.view, std::byte{0xee});
     network_.read_.push_back(std::move(transfer.view));
     tickets_.erase(ticket);
@@ -136,7 +136,7 @@ class QueueTransport final : public Transport {
   size_t tickets() const { return tickets_.size(); }
 
   TransportCounters counters() const override { return counters_; }
-  // What the executor does not use.
+  // The executor does not use these functions.
   bool progress() override { return false; }
   bool arm() override { return true; }
   int descriptor() const override { return -1; }

@@ -25,7 +25,7 @@ int64_t total(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// The problems of all ranks; owns what they point to.
+// Owns the problems of all ranks and the arrays to which they point.
 struct Case {
   CollectiveKind kind;
   int size;
@@ -224,8 +224,8 @@ TEST(Schedules, CostWhatTheirNamesPromise) {
   EXPECT_EQ(cost("halving_doubling", 8).second, int64_t{2 * 7 * 32});
 }
 
-// Where an early round has heard all ranks, results need not wait for the verdict elsewhere. Ranks
-// beyond a power of two hear from all in halving's last round only.
+// Some algorithms have the verdicts of all ranks after an early round, so later results need not
+// wait for them. In halving, ranks beyond a power of two get all verdicts only in the last round.
 TEST(Schedules, HearAllBeforeTheyWriteOutput) {
   for (const int size : {2, 3, 4, 7, 8, 16}) {
     Case example{CollectiveKind::allreduce, size, 0, {100}, {}, {}};
@@ -242,7 +242,7 @@ TEST(Schedules, HearAllBeforeTheyWriteOutput) {
   }
 }
 
-// The validator finds what it is there to find.
+// Damages schedules and expects that the validator finds the fault.
 class BrokenSchedules : public testing::Test {
  protected:
   std::string fault_of(const std::function<void(std::vector<Schedule>&)>& damage) {

@@ -45,10 +45,11 @@ TEST(Thresholds, ASlowLinkIsSparedByTwoLevels) {
     ASSERT_TRUE(from.has_value());
     EXPECT_LE(*from, 64 << 10);
   }
-  // Ten hosts of two: the ring of all ranks leaves each host once, with hardly more bytes.
+  // Ten hosts with two ranks each. The ring of all ranks leaves each host once, so it sends hardly
+  // more bytes between hosts.
   EXPECT_EQ(derive({30, 1000}, LinkFigures{2, 4000}, layout(10, 2)).two_levels_from,
             Thresholds::kNever);
-  // Unless its ranks take turns among the hosts, so that every step leaves a host.
+  // If neighbours in the ring are always on different hosts, every step leaves a host.
   std::vector<int> turns;
   for (int rank = 0; rank < 20; ++rank) turns.push_back(rank % 10);
   EXPECT_NE(derive({30, 1000}, LinkFigures{2, 4000}, turns).two_levels_from, Thresholds::kNever);
@@ -65,7 +66,7 @@ TEST(Thresholds, WithoutAWayWithinAHostTheTableDecidesOnTwoLevels) {
   EXPECT_EQ(derive(kGigabit, {}, layout(4, 1)).two_levels_from, std::nullopt);
 }
 
-// What the table holds was measured where a message takes about 10 us.
+// The table was measured on a link where a message takes about 10 us.
 TEST(Thresholds, AreNearTheTableWhereThatWasMeasured) {
   const auto two = derive(kLoopback, {}, layout(2, 1));
   EXPECT_NEAR(static_cast<double>(*two.one_shot_below), 32 << 10, 2 << 10);
@@ -111,8 +112,8 @@ TEST(Thresholds, TheRingTakesOverWhereFewerOfItsLinksLeaveTheHost) {
   EXPECT_EQ(derive(kLoopback, {}, layout(4, 1)).halving_doubling_below, std::nullopt);
 }
 
-// Halving a number of ranks that is no power of two sends the data twice more: the ring takes over
-// sooner or later, later the longer its many rounds take.
+// If the number of ranks is not a power of two, halving sends the data twice more. So the ring
+// takes over at some size. The longer its many rounds take, the larger this size is.
 TEST(Thresholds, TheRingTakesOverWhereItSavesBytes) {
   EXPECT_EQ(derive(kLoopback, {}, layout(8, 1)).halving_doubling_below, std::nullopt);
   const auto six = derive(kLoopback, {}, layout(6, 1));

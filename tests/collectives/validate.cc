@@ -12,10 +12,10 @@ namespace tutti {
 
 namespace {
 
-// One element as a symbol: which element of which ranks' inputs it combines.
+// One element as a symbol: the element of the ranks' inputs that it combines, and those ranks.
 struct Cell {
   int64_t index = 0;
-  uint64_t ranks = 0;       // bit set; 0: undefined
+  uint64_t ranks = 0;       // a bit for each rank; 0: undefined
   uint64_t expression = 0;  // hash of the operations in their order
   int reductions = 0;
   bool operator==(const Cell&) const = default;
@@ -37,7 +37,7 @@ int64_t sum_before(std::span<const int64_t> counts, int rank) {
   return sum;
 }
 
-// Which elements of which ranks make up `rank`'s output: the model.
+// Returns the model of `rank`'s output: for each element, the inputs that it combines.
 std::vector<Cell> expected_output(std::span<const Problem> problems, int rank) {
   using enum CollectiveKind;
   const auto& problem = problems[static_cast<size_t>(rank)];
@@ -84,7 +84,7 @@ struct Fault {
 
 struct Message {
   std::vector<Cell> cells;
-  uint64_t heard;  // what its sender had heard from when it was sent
+  uint64_t heard;  // the ranks that the sender had heard from when it sent this
 };
 
 class Rank {
@@ -102,7 +102,7 @@ class Rank {
     slots_[2].resize(static_cast<size_t>(schedule.scratch));
   }
 
-  /// The steps of the round, which is the next or a later one.
+  /// Returns the steps of `round`, which is the next round or a later one.
   std::span<const Step> steps_of(int round) {
     const size_t begin = next_;
     const auto& steps = schedule_.steps;
@@ -192,7 +192,8 @@ class Rank {
             fmt::format("heard only from ranks {:b}", heard_));
   }
 
-  /// What Schedule::heard_all promises, between the messages of a round and its other steps.
+  /// Checks the promise of Schedule::heard_all, between the messages of a round and its other
+  /// steps.
   void require_heard(std::span<const Step> steps, int round) const {
     if (round > schedule_.heard_all) return;
     for (const auto& step : steps) {
@@ -281,7 +282,8 @@ void run_round(std::vector<Rank>& ranks, int round, Simulation& simulation) {
   }
 }
 
-// The same element is the result of the same operations on every rank that has all of it.
+// Checks that an element which combines all ranks is the result of the same operations on every
+// rank.
 void require_same_bits(std::span<const Problem> problems, const std::vector<Rank>& ranks) {
   if (problems[0].kind != CollectiveKind::allreduce) return;
   for (const auto& rank : ranks)

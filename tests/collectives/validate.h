@@ -9,25 +9,25 @@
 
 namespace tutti {
 
-/// What came of running the schedules of all ranks on symbols instead of numbers.
+/// The result of running the schedules of all ranks on symbols instead of numbers.
 struct Simulation {
-  /// The first thing that was wrong, in words; empty: nothing was.
+  /// The first error that was found, or "".
   std::string fault;
-  /// sent[a][b]: elements that rank a sent to rank b.
+  /// sent[a][b] is the number of elements that rank a sent to rank b.
   std::vector<std::vector<int64_t>> sent;
-  /// Rounds from the first to the last message.
+  /// The number of rounds from the first to the last message.
   int rounds = 0;
 };
 
-/// Runs one segment on all ranks; problems[r] and schedules[r] are rank r's. At most 64 ranks.
+/// Runs one segment on all ranks; problems[r] and schedules[r] belong to rank r. At most 64 ranks.
 ///
-/// Checked: rounds ascend; ranges lie within their slots; at most one message a pair, direction and
-/// round, and each is received with its length in its round; nothing undefined is read or sent; no
-/// memory is received into that is being sent from or received into in the same round; reductions
-/// combine the same element of different ranks, none twice; where scales_at_owner, every element is
-/// reduced once, over all ranks in ascending order; every element of every output is the model's,
-/// of the same operations in the same order on all ranks; and where reduces(kind), and in a
-/// barrier, every rank has heard from all.
+/// Checks that rounds ascend and that ranges lie within their slots. In a round there is at most
+/// one message for each pair and direction, and it is received in that round with its length.
+/// Nothing undefined is read or sent. Memory is not received into while the same round sends from
+/// it or receives into it. Reductions combine the same element of different ranks, none of them
+/// twice. With scales_at_owner, every element is reduced once, over all ranks in ascending order.
+/// Every element of every output is that of the model, by the same operations in the same order on
+/// all ranks. If reduces(kind), and in a barrier, every rank has heard from all ranks.
 Simulation simulate(std::span<const Problem> problems, std::span<const Schedule> schedules);
 
 }  // namespace tutti

@@ -1,5 +1,5 @@
-// How a GradientArena's arrays are described: shape, strides, device, and steps that leave some
-// out.
+// Descriptions of a GradientArena's arrays: shape, strides, device, and steps that leave some
+// arrays out.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -68,7 +68,7 @@ TEST(ArenaLayout, ViewsHaveTheStridesOfTheirDescription) {
   });
 }
 
-// Extents of one may have any stride; empty arrays too.
+// An extent of one may have any stride. So may an empty array.
 TEST(ArenaLayout, WhatIsRowMajorInFactIsSo) {
   run_threads(1, [](Communicator& comm) {
     GradientArena arena(comm, {{.name = "one", .shape = {1, 4}, .strides = {77, 1}},
@@ -114,7 +114,7 @@ TEST(ArenaLayout, OperationsByRowsRefuseOtherStrides) {
     EXPECT_THAT(refusal([&] { Tensor(arena["w"], nullptr); }), HasSubstr("[60,1,15,3]"));
     comm.broadcast("elements", arena["w"]).wait();
     comm.allreduce("elements", arena["w"]).wait();
-    // What one rank has in another order would be added to other elements.
+    // If one rank had another order of elements, its elements would be added to the wrong ones.
     Tensor plain(Shape{2, 3, 4, 5}, DataType::f32);
     EXPECT_THAT(refusal([&] { return comm.allreduce("out", plain, arena["w"], ReduceOptions{}); }),
                 HasSubstr("must be alike"));
@@ -147,7 +147,8 @@ TEST(ArenaLayout, RanksThatDescribeOtherArraysHearWhy) {
   other({"w", {2, 3}}, {.name = "w", .shape = {2, 3}, .strides = {1, 2}});
 }
 
-// Zeros in the place of what a rank left out; what no rank had is said so.
+// An array that a rank left out counts as zeros. An array that every rank left out is reported as
+// such.
 void leave_some_out(Communicator& comm) {
   GradientArena arena(comm, {{"always", {1000}},
                              {.name = "sometimes", .shape = {100'000}, .may_be_left_out = true},
@@ -158,7 +159,7 @@ void leave_some_out(Communicator& comm) {
   };
   const int size = comm.size();
   for (int step = 0; step < 24; ++step) {
-    const int left_by = step % (size + 2);  // this rank; none; or all
+    const int left_by = step % (size + 2);  // this rank, no rank or every rank leaves the array out
     const bool leaves = left_by == comm.rank() || left_by == size + 1;
     fill("always", static_cast<float>(comm.rank()));
     fill("sometimes", static_cast<float>(size));

@@ -30,7 +30,7 @@ std::vector<GradientArena::Array> mixed_arrays() {
   return arrays;
 }
 
-// value, value + 1 ... value + 4 over and over.
+// Returns the values value, value + 1 ... value + 4 over and over.
 std::vector<std::byte> filled(DataType dtype, int64_t count, double value) {
   const std::vector<double> numbers{value, value + 1, value + 2, value + 3, value + 4};
   const size_t size = static_cast<size_t>(size_of(dtype));
@@ -51,8 +51,8 @@ void expect_filled(const TensorView& view, double value, const std::string& name
       << name << ", not " << value << "...";
 }
 
-// Many steps in another order each, so that they are negotiated, replayed and vetoed.
-// tsan is slow where threads share cores; two orders are enough for it.
+// Many steps, each in another order, so that they are negotiated, replayed and vetoed. tsan is slow
+// on few cores; two orders are enough for it.
 #ifdef __SANITIZE_THREAD__
 constexpr int kSteps = 7;
 #else
@@ -149,7 +149,7 @@ TEST(Arena, ScaledCastAndByOtherOps) {
   });
 }
 
-// The same bits as from memory of the user's own.
+// An arena gives the same bits as the user's own memory.
 TEST(Arena, EqualsPrivateTensorsToTheBit) {
   test::run_threads(
       3,
@@ -182,12 +182,12 @@ TEST(Arena, BlockingCallsOnItsMemory) {
   });
 }
 
-// Short ones never become an operation of their own, unless a rank is late.
+// Short arrays get no operation of their own, unless a rank is late.
 void short_blocking_calls(Communicator& comm) {
   constexpr int64_t kMost = 300'100;
   GradientArena arena(comm, {{"pad", {3}}, {"g", {kMost}}});
   auto* g = arena["g"].as<float>();
-  std::mt19937 random(7);  // alike on all ranks
+  std::mt19937 random(7);  // the same on all ranks
   std::vector<float> own(100), expected(100), all(kMost);
   const auto n = static_cast<float>(comm.size());
   for (const int64_t count : {1'024, 1'025, 4'096, 4'111, 70'000, 262'144, 262'145, 299'999})
@@ -206,7 +206,7 @@ void short_blocking_calls(Communicator& comm) {
                               averages ? ReduceOp::average : ReduceOp::sum);
       for (size_t i = 0; i < expected.size(); ++i) {
         ASSERT_FLOAT_EQ(g[i], expected[i]) << i << " of " << count << ", call " << call;
-        expected[i] = g[i];  // a mean as the library rounds it
+        expected[i] = g[i];  // the mean, rounded as the library rounds it
       }
       const auto wanted = std::span(all).first(given.size());
       test::fill_cycle(wanted, expected);
@@ -312,7 +312,7 @@ TEST(Arena, WrongUseIsNamed) {
                    [&] { arena.wait(); });
     arena.ready("weight");
     arena.wait();
-    // A step that is not complete ends with the arena.
+    // The arena's destruction ends this incomplete step.
     arena.ready("bias");
   });
 }
@@ -327,7 +327,7 @@ TEST(Arena, SteadyStepsAllocateNothingAndSendNoControlMessage) {
     const auto fresh = comm.statistics();
     for (int i = 0; i < 12; ++i) step();
     const auto before = comm.statistics();
-    // What stands still below did count while the plan was agreed on.
+    // The counters that must not change below did grow while the plan was agreed on.
     EXPECT_GT(before.allocations, fresh.allocations);
     EXPECT_GT(before.negotiation_messages, fresh.negotiation_messages);
     EXPECT_GE(before.plans_locked, fresh.plans_locked + 1);
@@ -340,8 +340,8 @@ TEST(Arena, SteadyStepsAllocateNothingAndSendNoControlMessage) {
   });
 }
 
-// Its memory is on its way: the destructor waits until the other rank, which comes late, has had
-// its part of it, and what rank 1 reads is whole.
+// Rank 0's arena is destroyed in the middle of a step. The destructor waits until rank 1, which
+// comes late, has received its part, and rank 1 receives all of it.
 TEST(Arena, DestroyedInAStepItWaitsForTheRest) {
   std::atomic<bool> has_begun{false};
   test::run_threads(2, [&](Communicator& comm) {

@@ -1,4 +1,4 @@
-// What is wrong is said in one clear line, the same on every rank, and harms nothing else: after
+// An error is reported in one clear line, the same on every rank, and harms nothing else: after
 // each case a correct allreduce runs on the same communicator.
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ using test::expect_refused;
 using test::run_threads;
 using test::still_works;
 
-// Every rank calls `call`; every one must get exactly `line` (and the code), and go on.
+// Every rank calls `call`, must get exactly `line` and `code`, and goes on.
 void expect_on_every_rank(int size, ErrorCode code, const std::string& line,
                           const std::function<Work(Communicator&)>& call) {
   run_threads(size, [&](Communicator& comm) {
@@ -172,7 +172,7 @@ TEST_F(BadInput, ANameSubmittedTwice) {
       while (!was_refused && !deadline.passed()) std::this_thread::yield();
       gate = comm.allreduce("x", values);
     }
-    gate.wait();  // the first one is unharmed
+    gate.wait();  // the first operation is unharmed
     still_works(comm);
   });
 }
@@ -182,7 +182,7 @@ TEST_F(BadInput, AGroupWithADuplicateIsRefusedWhole) {
     auto& values = memory(comm).floats;
     const NamedTensor twice[] = {{"a", values}, {"a", values}};
     EXPECT_THROW(comm.grouped_allreduce("g", twice), Error);
-    comm.allreduce("a", values).wait();  // nothing of it was left pending
+    comm.allreduce("a", values).wait();  // nothing of the refused call was left pending
     still_works(comm);
   });
 }
@@ -195,7 +195,7 @@ TEST_F(BadInput, ARankThatDoesNotStart) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::timeout);
-    // As long as it waited, which is longer where the machine is busy.
+    // The error names the time that the rank waited, which is longer on a busy machine.
     const std::string text = error.what();
     double seconds = 0;
     int end = 0;
@@ -234,7 +234,7 @@ TEST_F(BadInput, DifferentVersions) {
   }
 }
 
-// A store that something else uses too, under the same name.
+// Another program uses the same store under the same name.
 TEST_F(BadInput, WhatNoRankPutIntoTheStore) {
   const auto create_with = [](const std::string& key, const std::string& text) {
     const auto store = make_memory_store();
@@ -298,7 +298,7 @@ TEST_F(BadInput, AWorkDroppedUnwaited) {
     static_cast<void>(comm.allreduce("dropped", memory(comm).floats, ReduceOp::sum));
     still_works(comm);
     comm.barrier_blocking();
-    // It went on without its Work.
+    // The operation went on although its Work was destroyed.
     for (int i = 0; i < 1000 && memory(comm).floats[0] != 2.0f; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(memory(comm).floats[0], 2.0f);
@@ -347,8 +347,8 @@ TEST_F(BadInput, AForkDoesNotSpeakForItsParent) {
 TEST_F(BadInput, AnExceptionInACallback) {
   std::mutex mutex;
   std::vector<std::string> lines;
-  // Rank 1 submits "x" only when rank 0's callback is attached to it, which else would run within
-  // then() and throw there.
+  // Rank 1 submits "x" only after rank 0 has attached its callback. Otherwise the callback would
+  // run within then() and throw there.
   std::atomic<bool> attached{false}, called{false};
   run_threads(
       2,
@@ -379,8 +379,9 @@ TEST_F(BadInput, AnExceptionInACallback) {
 }
 
 TEST_F(BadInput, WaitingInsideACallback) {
-  // Rank 1 submits "x" only when rank 0's callback is attached to it, which else would run within
-  // then() and might wait, and "y" only when that callback was refused to wait for it.
+  // Rank 1 submits "x" only after rank 0 has attached its callback. Otherwise the callback would
+  // run within then(), where it might wait. Rank 1 submits "y" only after the callback's wait for
+  // it was refused.
   std::atomic<bool> attached{false}, refused{false}, ended{false};
   run_threads(2, [&](Communicator& comm) {
     std::vector<float> other(4, 1.0f);

@@ -33,7 +33,7 @@ TEST(Communicator, AllreduceAveragesOverAnyNumberOfRanks) {
 
 TEST(Communicator, BlockingCallsDriveThemselves) {
   run_threads(3, [](Communicator& comm) {
-    // On a busy machine the background thread may be first for quite a while.
+    // On a busy machine the background thread may often drive the engine before this thread does.
     std::vector<double> drove(1, 0);
     for (int attempt = 0; attempt < 50 && drove[0] == 0; ++attempt) {
       for (int i = 0; i < 200; ++i) {
@@ -160,7 +160,7 @@ TEST(Communicator, AHandleIsOfItsCommunicatorAlone) {
     kept = comm.declare("declared", Shape{8}, DataType::f32);
     comm.allreduce(kept, values).wait();
   });
-  // The next one may lie where that one did.
+  // The next communicator may get the same address.
   for (int i = 0; i < 5; ++i)
     run_threads(1, [&](Communicator& comm) {
       std::vector<float> values(8, 1);
@@ -169,7 +169,7 @@ TEST(Communicator, AHandleIsOfItsCommunicatorAlone) {
     });
 }
 
-// As of a program that numbers its tensors by the step.
+// A program that numbers its tensors by the step uses such names.
 TEST(Communicator, NamesThatNeverComeAgainKeepNoMemory) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the address sanitizer's memory is not counted";
@@ -190,12 +190,12 @@ TEST(Communicator, NamesThatNeverComeAgainKeepNoMemory) {
           return ::mallinfo2().uordblks;
         };
         const auto before = steps(1000);
-        const auto after = steps(3000);  // whose names alone are more than what may be added
+        const auto after = steps(3000);  // their names alone take more memory than may be added
         EXPECT_LT(after, before + (1 << 20)) << "of rank " << comm.rank();
       },
       [](Options& options) {
         options.cache_capacity = 16;
-        options.replay = false;  // its steps have a test of their own
+        options.replay = false;  // a replayed step has a test of its own
       });
 }
 
@@ -257,7 +257,7 @@ TEST(Communicator, RanksThatDisagreeEndNothingOfOtherPairsOfThatName) {
   });
 }
 
-// A joined rank takes part with the element that changes nothing, which is 0 for sums only.
+// A joined rank takes part with the neutral element of the operation, which is 0 only for sums.
 TEST(Communicator, AJoinedRankChangesNoResultOfAnyOp) {
   run_threads(3, [](Communicator& comm) {
     if (comm.rank() == 2) {
@@ -290,11 +290,11 @@ TEST(Communicator, AJoinedRankChangesNoResultOfAnyOp) {
   });
 }
 
-// Where scaling before the sum and after it are not the same: integers that are rounded, and sums
-// that only fit scaled.
+// Scaling before and after the sum differ for integers, which are rounded, and for sums that
+// overflow unscaled.
 TEST(Communicator, PrescaleComesBeforeTheSumAndPostscaleAfterIt) {
   run_threads(2, [](Communicator& comm) {
-    for (int step = 0; step < 6; ++step) {  // replayed, too
+    for (int step = 0; step < 6; ++step) {  // also replayed
       std::vector<int32_t> before{3, 3}, after{3, 3};
       auto first = comm.allreduce("before", before, {.op = ReduceOp::sum, .prescale = 0.5});
       comm.allreduce("after", after, {.op = ReduceOp::sum, .postscale = 0.5}).wait();
@@ -399,11 +399,12 @@ TEST(GradientArena, ReducesInItsOwnMemory) {
 
 TEST(Idle, NobodyWakes) {
   constexpr int kRanks = 4;
-  // Ranks meet here and not over the communicator: whoever speaks wakes the others.
+  // Ranks meet at a barrier outside the communicator, because a message over it would wake the
+  // others.
   std::barrier meet(kRanks);
   run_threads(kRanks, [&](Communicator& comm) {
     std::vector<float> values(100, 1.0f);
-    // A thread that is still awake when work comes is not woken by it.
+    // A thread that is still awake when work arrives needs no wake-up.
     uint64_t least = 0;
     for (int round = 0; round < 200 && least == 0; ++round) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -1,4 +1,4 @@
-// The same as fork_test, a hundred times.
+// Runs the jobs of fork_test a hundred times.
 
 #include <gtest/gtest.h>
 

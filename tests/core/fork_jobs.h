@@ -24,30 +24,30 @@
 #include "tutti/core/communicator.h"
 
 #ifdef __SANITIZE_THREAD__
-// To tsan the threads of its parent are threads that a fork forgot to end.
+// tsan takes the parent's threads for threads that the fork forgot to join.
 extern "C" [[gnu::used]] const char* __tsan_default_options() { return "report_thread_leaks=0"; }
 #endif
 namespace tutti::test {
-// Whether this process was forked off a rank: its parent's other threads are not in it.
+// True in a process that was forked off a rank. The parent's other threads do not exist in it.
 inline bool& is_forked_off() {
   static bool forked_off = false;
   return forked_off;
 }
 }  // namespace tutti::test
 #ifdef __SANITIZE_ADDRESS__
-// To the leak sanitizer what only those threads refer to is lost in a fork.
+// Memory that only those threads refer to would be a leak in a fork.
 extern "C" [[gnu::used]] int __lsan_is_turned_off() { return tutti::test::is_forked_off() ? 1 : 0; }
 #endif
 
 namespace tutti::test {
 
-/// Jobs whose ranks train while processes are forked off them: by the thread that trains, in the
-/// middle of a step, and by another thread, at any moment, so that any lock may be inherited
-/// locked. A fork calls each call, destroys what the rank holds, in an order of its own, and ends
-/// in one of the ways there are. Its parent and the peers must not notice: every number is checked.
+/// Jobs whose ranks train while processes are forked off them. The training thread forks in the
+/// middle of a step. Another thread forks at any moment, so that any lock may be held in the fork.
+/// A fork calls every function, destroys the rank's objects in a random order, and ends in one of
+/// several ways. The parent and its peer must not notice: every number is checked.
 class ForkedRank {
  public:
-  static constexpr int kForks = 4;  // off each rank, by its other thread
+  static constexpr int kForks = 4;  // forks of each rank by its other thread
   static constexpr int64_t kCount = 3000;
 
   ForkedRank(const Options& options, uint64_t seed)
@@ -65,13 +65,14 @@ class ForkedRank {
     held_.client =
         connect_tcp_store("127.0.0.1", held_.server->port(), "secret", Deadline::after(20));
     held_.memory = make_memory_store();
-    // In these a thread sleeps all the time; in the client two do, of which one reads.
+    // A thread sleeps in each store all the time. In the client two do, one of which reads the
+    // socket.
     for (auto* store : {&held_.local, &held_.client, &held_.client, &held_.memory})
       sleepers_.emplace_back([store = *store] { store->get("end", Deadline::after(60)); });
     held_.device_tensor = Tensor(Shape{kCount}, DataType::f32, {DeviceKind::fake, 0});
     late_.assign(kCount, 1.0f);
     odd_.assign(options.rank == 0 ? 4 : 5, 1.0f);
-    // Rank 1 comes to it at the end.
+    // Rank 1 submits "late" at the end.
     if (options.rank == 0) held_.pending = held_.comm->allreduce("late", late_, ReduceOp::sum);
     held_.failed = held_.comm->allreduce("odd", odd_);
     held_.done = held_.comm->barrier("done");
@@ -79,7 +80,7 @@ class ForkedRank {
     while (!held_.failed.done()) std::this_thread::yield();
   }
 
-  // Returns in the forks of the training thread, too: with the code to end with.
+  // Returns the exit code. It also returns in the forks of the training thread.
   int train() {
     sleepers_.emplace_back([this] { fork_at_any_moment(); });
     const uint64_t fork_at = 5 + random_() % 20;
@@ -184,7 +185,7 @@ class ForkedRank {
 
   // --- forks ---
 
-  // The thread that trains forks and, in the fork, returns from what it is in.
+  // Forks the training thread. The fork returns through the functions that called this one.
   int fork_here() {
     const uint64_t seed = random_();
     const pid_t child = ::fork();
@@ -193,7 +194,7 @@ class ForkedRank {
       visit(seed);
       return wrong_;
     }
-    // The step goes on meanwhile; the other thread looks how it ended.
+    // The step goes on meanwhile. The other thread waits for the fork and checks how it ended.
     forked_here_ = child;
     return 0;
   }
@@ -211,9 +212,9 @@ class ForkedRank {
         if (i == 1) std::exit(0);
         if (i == 2) destroy(random());
 #ifdef __SANITIZE_THREAD__
-        ::_exit(0);  // tsan does not survive what follows
+        ::_exit(0);  // tsan does not survive the return below
 #endif
-        return;  // the only thread of the process ends, and with it the process
+        return;  // the only thread of the fork ends, and so does the process
       }
       await(child);
     }
@@ -233,7 +234,7 @@ class ForkedRank {
   void begin_fork() {
     is_fork_ = is_forked_off() = true;
     ::signal(SIGALRM, SIG_DFL);
-    ::alarm(20);  // one that hangs is killed, which its parent sees
+    ::alarm(20);  // kills a fork that hangs; the parent sees the signal
   }
 
   void visit(uint64_t seed) {
@@ -304,7 +305,7 @@ class ForkedRank {
         calls[i]();
         expect(false, fmt::format("call {} went through in a fork", i).c_str());
       } catch (const Error& error) {
-        // What failed before the fork is told as it was.
+        // An operation that failed before the fork reports its old error.
         if (error.code() == ErrorCode::mismatch) continue;
         expect(error.code() == ErrorCode::closed &&
                    std::string_view(error.what()).find(wanted) != std::string_view::npos,
@@ -345,7 +346,8 @@ class ForkedRank {
   const int rank_;
   std::mt19937_64 random_;
   FakeDevice& device_;
-  // Never destroyed: a fork has none of these threads. One a process, as its rank.
+  // Never destroyed, because a fork has none of these threads. There is one vector in a process, as
+  // there is one rank.
   static std::vector<std::thread>& sleepers() {
     static auto* const threads = new std::vector<std::thread>;
     return *threads;
@@ -360,7 +362,7 @@ class ForkedRank {
   Held held_;
 };
 
-/// One job of two ranks; `backend`: shm or tcp. Rank 0 serves the job's store itself.
+/// Runs one job of two ranks over `backend` (shm or tcp). Rank 0 serves the job's store itself.
 inline void run_forking_job(uint64_t seed, const std::string& backend) {
   SCOPED_TRACE(fmt::format("seed {} over {}", seed, backend));
   const ScratchFolder folder;

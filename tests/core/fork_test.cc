@@ -1,4 +1,4 @@
-// A fork of a rank touches nothing of its parent's, whatever it does.
+// A fork of a rank leaves its parent's job untouched, whatever it does.
 
 #include <gtest/gtest.h>
 

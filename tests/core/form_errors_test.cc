@@ -1,5 +1,5 @@
-// Bad input in the forms of all kinds: one line on every rank concerned, nothing written, and the
-// library goes on.
+// Bad input to every form of all kinds. Each rank concerned gets one line, nothing is written, and
+// the library goes on.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,8 @@ TEST(FormErrors, CountsThatDoNotAddUp) {
   });
 }
 
-// A member of a group whose output is too small ends the group for all, and writes nothing of it.
+// If the output of one member is too small, the whole group fails on all ranks, and nothing of it
+// is written.
 TEST(FormErrors, AnOutputTooSmallInAGroup) {
   for (const char* backend : {"memory", "tcp"})
     run_threads(
@@ -91,7 +92,7 @@ TEST(FormErrors, WhatAHandleIsGivenMustBeWhatWasDeclared) {
   });
 }
 
-// A step that is replayed, until in one step a rank asks for another kind, or for more.
+// A step is replayed until a rank asks for another kind or for more elements.
 TEST(FormErrors, AKindOrCountThatChangesInAReplayedStep) {
   for (const char* backend : {"memory", "tcp"})
     run_threads(
@@ -133,7 +134,8 @@ TEST(FormErrors, AKindOrCountThatChangesInAReplayedStep) {
         over(backend));
 }
 
-// The sender hears of it when the operation's time is over, and so does the rank that never came.
+// The sender gets an error when the operation timeout is over, and so does the rank that never
+// receives.
 TEST(FormErrors, APeerThatNeverReceives) {
   run_threads(
       2,
@@ -142,7 +144,7 @@ TEST(FormErrors, APeerThatNeverReceives) {
         if (comm.rank() == 0) {
           expect_error(ErrorCode::timeout, "\"x\"", [&] { comm.send("x", values, 1).wait(); });
         } else {
-          // It waits for something else, and goes on to hear why that does not come.
+          // This rank waits for another operation, which fails for the same reason.
           expect_error(ErrorCode::timeout, "TUTTI_OPERATION_TIMEOUT=1 s",
                        [&] { comm.barrier("never").wait(); });
         }

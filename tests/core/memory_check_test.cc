@@ -1,4 +1,4 @@
-// TUTTI_CHECK_MEMORY: memory that a program gives back while its Work is pending.
+// TUTTI_CHECK_MEMORY: a program frees memory while its Work is pending.
 #include "tutti/base/process/memory_check.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace tutti::test {
 namespace {
 
-// Pages of their own, so that they can be given back for sure.
+// Owns whole pages, which are really unmapped when they are freed.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -62,7 +62,7 @@ TEST(MemoryCheck, ATensorThatWasFreedTooEarlyIsAnErrorOnEveryRank) {
         };
         reduce().wait();
         comm.barrier_blocking();
-        // Rank 1 makes the call when rank 0 has freed its tensor already.
+        // Rank 1 calls only after rank 0 has freed its tensor.
         const auto deadline = Deadline::after(30);
         while (comm.rank() == 1 && !is_freed && !deadline.passed()) std::this_thread::yield();
         auto work = reduce();

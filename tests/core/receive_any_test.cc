@@ -1,4 +1,4 @@
-// A receive from any rank: who is taken, what waits, and what is said when nobody can send.
+// A receive from any rank: which sender is taken, which wait, and the error when no rank can send.
 
 #include <gtest/gtest.h>
 
@@ -17,10 +17,11 @@ using test::over;
 using test::run_threads;
 using test::still_works;
 
-// Every other rank sends once; each receive gets one of them whole and says whose.
+// Every other rank sends once. Each receive gets one message whole and names its sender.
 void gather_from_any(Communicator& comm) {
   for (int round = 0; round < 5; ++round) {
-    comm.barrier("round").wait();  // else the next send of a quick rank may be taken in this one
+    comm.barrier("round").wait();  // otherwise the next send of a fast rank might be taken in this
+                                   // round
     const auto value = [&](int rank) { return static_cast<float>(10 * round + rank); };
     if (comm.rank() != 1) {
       const std::vector<float> mine(100'000, value(comm.rank()));
@@ -47,7 +48,7 @@ TEST(ReceiveAny, TakesEachSenderOnce) {
 TEST(ReceiveAny, TwoSendersAnswerAndTheSecondWaitsForTheNext) {
   run_threads(3, [](Communicator& comm) {
     std::vector<int32_t> value{comm.rank()};
-    // Rank 2's send is there before rank 1's, and both before the first receive.
+    // Rank 2's send arrives before rank 1's, and both before the first receive.
     if (comm.rank() == 2) {
       auto sent = comm.send("x", value, 0);
       comm.barrier("second has sent").wait();
@@ -64,7 +65,7 @@ TEST(ReceiveAny, TwoSendersAnswerAndTheSecondWaitsForTheNext) {
     } else {
       comm.barrier("second has sent").wait();
       comm.barrier("first has sent").wait();
-      comm.barrier("looked").wait();  // no receive ends the sends before rank 1 has looked
+      comm.barrier("looked").wait();  // rank 1 checks its send before any receive takes it
       for (const int from : {2, 1}) {
         auto work = comm.recv_any("x", value);
         EXPECT_EQ(work.source(), from);
@@ -75,7 +76,8 @@ TEST(ReceiveAny, TwoSendersAnswerAndTheSecondWaitsForTheNext) {
   });
 }
 
-// Sends that have become pairs, which ask nobody, are asked for again where any may receive.
+// Sends that have become prepared pairs need no request. They are requested again when the receiver
+// may receive from any rank.
 TEST(ReceiveAny, TakesWhatHadBecomeAPair) {
   for (const char* backend : {"memory", "tcp"})
     run_threads(
@@ -127,7 +129,7 @@ TEST(ReceiveAny, AReceiveFromThatRankGoesBefore) {
   });
 }
 
-// A name is a message of its own: what comes under another one is none of a receive from any.
+// A receive from any rank takes only messages with its own name.
 TEST(ReceiveAny, ASendOfAnotherNameWaitsForItsOwnReceive) {
   run_threads(2, [](Communicator& comm) {
     std::vector<int32_t> work{comm.rank() * 10}, status{comm.rank() * 20};
@@ -171,7 +173,7 @@ TEST(ReceiveAny, WhatDoesNotFitIsAnErrorOfThoseTwo) {
   });
 }
 
-// Whoever has joined sends no more.
+// A rank that has joined sends nothing more.
 TEST(ReceiveAny, AllOthersHaveJoined) {
   for (const int size : {2, 3})
     run_threads(size, [](Communicator& comm) {

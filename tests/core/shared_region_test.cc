@@ -1,5 +1,5 @@
-// Memory of Communicator::allocate(): who reads it where it is, who frees it when, and who may map
-// it.
+// Memory of Communicator::allocate(): which ranks read it in place, who frees it when, and who may
+// map it.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -34,7 +34,7 @@ TEST(SharedRegion, IsZeroedMemoryThatMoves) {
     for (const auto byte : region.span<uint8_t>()) ASSERT_EQ(byte, 0);
     auto* data = region.data();
     SharedRegion moved = std::move(region);
-    EXPECT_FALSE(region);  // NOLINT: what is left after a move
+    EXPECT_FALSE(region);  // NOLINT: checks the moved-from object
     EXPECT_EQ(region.bytes(), 0);
     EXPECT_EQ(moved.data(), data);
     EXPECT_EQ(moved.view(Shape{10}, DataType::f32, 40).data(), data + 40);
@@ -46,7 +46,7 @@ TEST(SharedRegion, IsZeroedMemoryThatMoves) {
   });
 }
 
-// What a rank copies of `bytes` bytes that `call` moves for it.
+// Returns the bytes that a rank copies while `call` runs.
 uint64_t copied_by(Communicator& comm, const std::function<void()>& call) {
   comm.barrier_blocking();
   const auto before = comm.statistics().copied_bytes;
@@ -57,8 +57,8 @@ uint64_t copied_by(Communicator& comm, const std::function<void()>& call) {
 
 struct Way {
   const char* name;
-  int64_t given, taken;  // in parts, of 2 ranks
-  bool output_too;       // a region that takes the result spares the copy too
+  int64_t given, taken;  // in parts, each of which belongs to one of 2 ranks
+  bool output_too;       // true if an output in a region saves the copy too
   void (*call)(Communicator&, const char*, ConstTensorView, TensorView);
 };
 const ReduceOptions kSum{.op = ReduceOp::sum};
@@ -101,9 +101,10 @@ const Way kWays[] = {
      }},
 };
 
-// Of every kind: nothing of it goes through a slot, where the same in heap memory does.
+// Checks for every kind that data in a region is not copied through slots, while data in heap
+// memory is.
 void check_copies(Communicator& comm) {
-  constexpr int64_t kCount = 300'000;  // of a part: several chunks
+  constexpr int64_t kCount = 300'000;  // elements of a part: several chunks
   for (const auto& way : kWays) {
     SCOPED_TRACE(way.name);
     const auto in_region = comm.allocate(way.given * kCount * 4),
@@ -133,8 +134,7 @@ TEST(SharedRegion, NothingOfItGoesThroughSlotsOfProcesses) {
   run_processes(2, check_copies, over("shm"));
 }
 
-// An allreduce whose ranks have their tensors in heap memory, in a region and in an arena: each in
-// its own way.
+// The ranks of an allreduce have their tensors in heap memory, in a region or in an arena.
 TEST(SharedRegion, RanksNeedNotAskAlike) {
   run_threads(
       3,
@@ -206,7 +206,8 @@ TEST(SharedRegion, FreedInUseIsAnErrorOfItsRankAlone) {
         over(backend));
 }
 
-// Freed after its Work, and with nothing pending: nobody hears of it, and the memory is had again.
+// A region is freed after its Work, with nothing pending. The other rank need not know, and the
+// next allocation reuses the memory.
 TEST(SharedRegion, FreedAndHadAgain) {
   run_threads(
       2,
@@ -255,7 +256,7 @@ TEST(SharedRegion, AForkLeavesItAlone) {
       over("shm"));
 }
 
-// Whoever has the descriptor maps the same memory.
+// A process that has the descriptor maps the same memory.
 TEST(SharedRegion, ItsHandleCanBeMapped) {
   run_processes(
       2,

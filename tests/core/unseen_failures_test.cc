@@ -1,4 +1,4 @@
-// Works that fail and for which no thread waited: which of them are logged, and how often.
+// Some failed Works were never waited for. The tests check which of them are logged, and how often.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 using test::run_threads;
 
-// The Work of a group is kept for the next use of its name, and given up when there are many.
+// The Work of a group is kept for the next use of its name, and dropped when there are many names.
 TEST(UnseenFailures, AGroupThatFailedUnseenIsLoggedOnce) {
   std::atomic<int> lines{0};
   run_threads(
@@ -50,7 +50,7 @@ TEST(UnseenFailures, AGroupThatFailedUnseenIsLoggedOnce) {
       });
 }
 
-// As when an exception leaves the scope of the communicator in the middle of backward.
+// An exception may leave the scope of the communicator in the middle of a backward pass.
 TEST(UnseenFailures, OfManyWorksThatClosingEndsOneIsLogged) {
   std::mutex mutex;
   std::vector<std::string> lines;
@@ -66,7 +66,8 @@ TEST(UnseenFailures, OfManyWorksThatClosingEndsOneIsLogged) {
           comm.close();
           is_closed = true;
         }
-        // Rank 1 is there meanwhile, or rank 0 would hear of each that it has left.
+        // Rank 1 stays meanwhile. Otherwise each operation of rank 0 would fail because rank 1 has
+        // left.
         for (const auto until = Deadline::after(20); !is_closed && !until.passed();)
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
       },
@@ -82,7 +83,7 @@ TEST(UnseenFailures, OfManyWorksThatClosingEndsOneIsLogged) {
       << lines[0];
 }
 
-// Whoever has registered a callback hears of an error there.
+// A callback receives the error, so nothing is logged.
 TEST(UnseenFailures, AFailureThatACallbackSeesIsNotLogged) {
   std::atomic<int> lines{0};
   run_threads(
@@ -92,7 +93,7 @@ TEST(UnseenFailures, AFailureThatACallbackSeesIsNotLogged) {
           const Tensor values(Shape{count}, DataType::f32);
           comm.allreduce("x", values).then([](std::exception_ptr error) { EXPECT_TRUE(error); });
         };
-        // Rank 0's callback is there before rank 1 has submitted what does not fit.
+        // Rank 0's callback is attached before rank 1 submits the mismatching tensor.
         if (comm.rank() == 0) run(3);
         comm.barrier_blocking();
         if (comm.rank() == 1) run(4);
@@ -108,7 +109,7 @@ TEST(UnseenFailures, AFailureThatACallbackSeesIsNotLogged) {
   EXPECT_EQ(lines, 0);
 }
 
-// Ranks that disagree about the group itself have an error for each of its tensors.
+// If the ranks disagree about the group itself, each of its tensors gets an error.
 TEST(UnseenFailures, OfSeveralErrorsInAGroupTheFirstIsTold) {
   run_threads(2, [](Communicator& comm) {
     const Tensor x(Shape{3}, DataType::f32), y(Shape{3}, DataType::f32);

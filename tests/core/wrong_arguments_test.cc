@@ -1,5 +1,5 @@
-// What is wrong with a call and can be seen by its rank alone: refused at once, in one line, and
-// all else goes on.
+// Errors of a call that its rank can see alone. Each is refused immediately with one line, and
+// everything else goes on.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ void expect_sums_go_on(Communicator& comm) {
 
 class WrongArguments : public testing::Test {
  protected:
-  // Memory of a rank that outlives the call it is given to.
+  // Returns memory of a rank that outlives the call.
   std::vector<float>& floats(const Communicator& comm) {
     return floats_[static_cast<size_t>(comm.rank())];
   }
@@ -38,7 +38,7 @@ class WrongArguments : public testing::Test {
                                                std::vector<float>(64, 1.0f)};
 };
 
-// A name that is none is refused on its rank, in one short line that can be printed.
+// An invalid name is refused on its own rank, in one short printable line.
 TEST_F(WrongArguments, NamesThatCannotBe) {
   run_threads(2, [&](Communicator& comm) {
     auto& values = floats(comm);
@@ -77,7 +77,7 @@ TEST_F(WrongArguments, NamesThatCannotBe) {
           EXPECT_LT(text.size(), 300u);
           EXPECT_LE(error.tensor().size(), 4096u);
           for (const char c : text) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
-          if (i == 3) continue;  // the root is wrong as well
+          if (i == 3) continue;  // this call also has a wrong root
           EXPECT_NE(text.find(fmt::format("a name of {} bytes", name.size())), text.npos) << text;
         }
       }
@@ -141,7 +141,8 @@ TEST_F(WrongArguments, TensorsThatOneRankCanSee) {
         "caller's "
         "tensor",
         [&] { work.output(); });
-    // A rank that has joined has no more steps until all have; here rank 1 waits for it.
+    // A rank that has joined cannot join again until all ranks have joined. Rank 1 waits until rank
+    // 0 has tried.
     if (comm.rank() == 0) {
       auto joined = comm.join();
       expect_error(ErrorCode::duplicate_name, "rank 0 has joined already; wait for that Work first",

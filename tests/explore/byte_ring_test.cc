@@ -1,5 +1,5 @@
-// A ring of 8 bytes, through which a producer sends three messages of 3 bytes and ends. Both sides
-// sleep where nothing can move.
+// A producer sends three messages of 3 bytes through a ring of 8 bytes and ends. Each side sleeps
+// when it cannot move anything.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,7 @@ struct ByteRing {
   RingControlOf<Explored> control;
   std::array<std::byte, 8> memory{};
   Atomic<bool> closed{false};
-  Bell producer_bell, consumer_bell;  // each rung for the side of its name
+  Bell producer_bell, consumer_bell;  // each wakes the side of its name
 
   void produce() {
     RingProducerOf<Explored> out(control, memory);
@@ -56,7 +56,7 @@ struct ByteRing {
   }
 
  private:
-  // Reads until nothing is there; true: nor will be.
+  // Reads until the ring is empty. Returns true if the stream has ended.
   bool sees_end(RingConsumerOf<Explored>& in, uint8_t& last) {
     for (;;) {
       in.disarm();
@@ -76,7 +76,7 @@ struct ByteRing {
   }
 };
 
-// 9 bytes do not fit at once, so the producer waits for space, too.
+// The ring does not hold all 9 bytes, so the producer must wait for space, too.
 TEST(ByteRing, EveryByteComesBeforeTheEndAndNobodySleepsOn) {
   const auto outcome = explore([](Model& model) {
     auto ring = std::make_shared<ByteRing>();

@@ -1,4 +1,5 @@
-// Threads push callbacks, one runs them, and one ends the queue and waits for that thread.
+// Threads push callbacks, one thread runs them, and one ends the queue and waits for the running
+// thread.
 #include "tutti/core/engine/callback_queue.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ namespace {
 struct Called {
   CallbackQueueOf<Explored> queue{[](const std::string&) { require(false, "a callback threw"); }};
   Atomic<int> calls{0};
-  std::string order;  // of calls that come one after another
+  std::string order;  // the order of the calls, of which each ends before the next
 };
 
 TEST(ExploredCallbackQueue, CallsEachOnceAndEnds) {
@@ -37,7 +38,7 @@ TEST(ExploredCallbackQueue, CallsEachOnceAndEnds) {
   }));
 }
 
-// All callbacks run before the end, and what they did is seen once the queue is over.
+// All callbacks run before the end. Once the queue is over, their writes are visible.
 TEST(ExploredCallbackQueue, CallsOneAfterAnother) {
   expect_none(explore([](Model& model) {
     auto state = std::make_shared<Called>();

@@ -1,4 +1,4 @@
-// Two ranks that put chunks through two slots each, and sleep where nothing can move.
+// Two ranks put chunks through two slots each, and sleep when they cannot move anything.
 #include "tutti/backends/shared/chunk_ring.h"
 
 #include <gtest/gtest.h>
@@ -17,19 +17,19 @@ namespace {
 constexpr size_t kSlots = 2;
 using Ring = ChunkRingOf<Explored, kSlots>;
 
-// A rank leaves this in memory for its peer. Each number says of which chunk it is.
+// The shared memory of a rank, which its peer reads. Each number names its chunk.
 struct Block {
   std::array<Ring::Line, kSlots> lines;
   Ring::Progress progress;
   std::array<uint64_t, kSlots> inputs{}, results{};
-  Atomic<uint64_t> element{1};  // of its program, in memory that the peer reads in place
+  Atomic<uint64_t> element{1};  // the program's element, which the peer reads in place
   SleepLineOf<Explored> sleeper;
   Bell bell;
 };
 
 using Blocks = std::array<Block, 2>;
 
-// One rank, which does with its chunks what a Pipeline does.
+// One rank, which handles its chunks as a Pipeline does.
 class Rank {
   Block& own() { return blocks_[rank_]; }
   Block& peer() { return blocks_[1 - rank_]; }
@@ -52,10 +52,10 @@ class Rank {
               {&blocks[0].sleeper, &blocks[1].sleeper}) {}
 
   Ring& ring() { return ring_; }
-  /// By default every chunk has three stages.
+  /// `chunk` ends after it is reduced; all other chunks have three stages.
   void let_end_when_reduced(uint64_t chunk) { short_chunk_ = chunk; }
 
-  /// Runs until all chunks are drained, or `ends()`.
+  /// Runs until all chunks are drained or `ends()` returns true.
   template <class Ends>
   void drive(const Ends& ends) {
     while (ring_.drained() != ring_.end() && !ends()) {
@@ -69,8 +69,8 @@ class Rank {
   void drive() {
     drive([] { return false; });
   }
-  /// The next chunk, by a caller that looks for its peer a few times before it drives. It ends when
-  /// it is reduced.
+  /// Runs the next chunk as a blocking call that polls its peer `looks` times before it drives. The
+  /// chunk ends when it is reduced.
   void block(int looks) {
     require(ring_.can_begin(), "a queue in which all is over takes no chunk");
     const uint64_t chunk = ring_.extend(1);
@@ -81,9 +81,9 @@ class Rank {
     drive();
   }
   void ring_peer() { peer().bell.ring(); }
-  /// This rank tells `subject` with its chunks, beside their elements.
+  /// This rank publishes `subject` with its chunks, beside their elements.
   void say(uint64_t subject) { subject_ = subject; }
-  /// Reduces the peer's element from here on; `seen` holds it.
+  /// Reads the peer's element at each reduction from now on, and keeps it in `seen`.
   void read_in_place() { reads_in_place_ = true; }
   uint64_t seen = 0;
   bool is_disagreement = false;
@@ -156,7 +156,7 @@ struct TwoRanks {
   std::array<Atomic<bool>, 2> has_left{};
 
   Rank& rank(size_t number) { return number == 0 ? first : second; }
-  // The two agree outside of the queue that both have left it.
+  // A flag outside the queue shows that both ranks have left it.
   void leave(size_t number) {
     has_left[number].store(true);
     rank(number).ring_peer();
@@ -208,7 +208,7 @@ TEST(ChunkRingModel, AnAbortEndsBoth) {
       true);
 }
 
-// One rank calls and looks for the other one, which sleeps at once where nothing is there.
+// One rank makes a blocking call and polls its peer, which sleeps as soon as it finds nothing.
 TEST(ChunkRingModel, ABlockingCallWakesItsPeer) {
   expect_sound([](TwoRanks& two, size_t number) {
     auto& rank = two.rank(number);
@@ -224,7 +224,7 @@ TEST(ChunkRingModel, ABlockingCallWakesItsPeer) {
   });
 }
 
-// The ranks mean different operations of three chunks, which both skip, and agree on the next one.
+// The ranks disagree about an operation of three chunks. Both skip it, and agree on the next one.
 TEST(ChunkRingModel, WhatRanksDisagreeOnIsSkipped) {
   expect_sound([](TwoRanks& two, size_t number) {
     auto& rank = two.rank(number);
@@ -239,8 +239,8 @@ TEST(ChunkRingModel, WhatRanksDisagreeOnIsSkipped) {
   });
 }
 
-// Both leave the queue in the middle, the second one when it hears that the first one has, and
-// begin it anew.
+// Both ranks leave the queue in the middle, the second one when it learns that the first one has
+// left. Then both start the queue again.
 TEST(ChunkRingModel, AStoppedRingBeginsAnew) {
   constexpr uint64_t kSecondEpoch = 16;
   expect_sound([](TwoRanks& two, size_t number) {
@@ -263,8 +263,8 @@ TEST(ChunkRingModel, AStoppedRingBeginsAnew) {
   });
 }
 
-// Rank 0 has reduced the chunk when it gives it up, and changes its memory. Rank 1 may be about to
-// reduce that.
+// Rank 0 has reduced the chunk when it gives the chunk up and changes its memory. Rank 1 may be
+// about to reduce that memory.
 TEST(ChunkRingModel, WhatWasChangedAfterItWasGivenUpIsNoInput) {
   expect_sound([](TwoRanks& two, size_t number) {
     auto& rank = two.rank(number);

@@ -1,5 +1,5 @@
-// A Work ends: two threads finish its parts, one waits, one wants to be called; and the last
-// handle begins anew or drops it.
+// A Work ends. Two threads finish its parts, one waits, and one attaches a callback. The last
+// handle restarts the Work or drops it.
 #include "tutti/core/scheduling/completion.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Work = CompletionOf<Explored>;
 
-// Does what the engine does.
+// Finishes a part as the engine does.
 void finish(Work& work, std::optional<Error> error) {
   std::vector<WorkCallback> callbacks;
   if (!work.finish_part(std::move(error), callbacks, [] {})) return;
@@ -25,7 +25,7 @@ void finish(Work& work, std::optional<Error> error) {
   for (const auto& callback : callbacks) callback(work.exception());
 }
 
-// Does what WorkState does.
+// Attaches a callback as WorkState does.
 void then(Work& work, WorkCallback callback) {
   if (!work.then(callback)) callback(work.exception());
 }
@@ -60,8 +60,8 @@ TEST(ExploredCompletion, EndsOnceForAll) {
   }));
 }
 
-// A handle is dropped by one thread while another one looks whether its own is the only one, as
-// std::shared_ptr does both: that look orders nothing.
+// One thread drops a handle while another one checks whether its own handle is the only one. Both
+// work like std::shared_ptr, whose check orders nothing.
 struct Shared {
   Work work{1};
   Atomic<int> handles{2}, calls{0};
@@ -89,8 +89,7 @@ TEST(ExploredCompletion, TheOnlyHandleBeginsAnew) {
   }));
 }
 
-// The engine's handle may be gone before the program's, or the other way round: a callback drops
-// the program's.
+// Either the engine's handle or the program's may be dropped first. A callback drops the program's.
 TEST(ExploredCompletion, ACallbackDropsTheLastHandle) {
   expect_none(explore([](Model& model) {
     struct State {

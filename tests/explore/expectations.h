@@ -15,12 +15,12 @@ inline constexpr auto kAcquire = std::memory_order_acquire;
 inline constexpr auto kRelease = std::memory_order_release;
 inline constexpr auto kStrongest = std::memory_order_seq_cst;
 
-/// Bell::wait() takes this.
+/// Makes Bell::wait() wait without a limit.
 inline constexpr auto kForEver = std::chrono::microseconds::max();
 
 inline constexpr Bounds kTwo{.cost = 2};
 
-/// Expects that every run of the model was made, and that none failed.
+/// Expects that the explorer made every run of the model, and that none failed.
 inline void expect_none(const Outcome& outcome) {
   EXPECT_EQ(outcome.failure, "") << outcome.trace;
   EXPECT_TRUE(outcome.complete);

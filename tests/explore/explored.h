@@ -15,9 +15,9 @@
 
 namespace tutti::explore {
 
-constexpr int kMostThreads = 8;  // of a run: seven of the model, and one that makes and checks it
+constexpr int kMostThreads = 8;  // seven threads of the model, and one that makes and checks it
 
-/// Says how much of each thread's past another one has seen.
+/// How much of each thread's past another thread has seen.
 class VectorClock {
  public:
   void join(const VectorClock& other) {
@@ -31,13 +31,15 @@ class VectorClock {
   std::array<uint16_t, kMostThreads> times_{};
 };
 
-/// One thread hands this to another through an atomic, a lock or a bell.
+/// The knowledge that one thread passes to another through an atomic, a lock or a bell.
 struct Message {
   VectorClock clock;
-  uint64_t history = 0;  // a hash of all that the sender had read; 0: the receiver learns nothing
+  uint64_t history = 0;  // a hash of everything that the sender had read; 0: the receiver learns
+                         // nothing
 };
 
-/// A thing that threads meet at. The explorer gives it a number when it is made within a run.
+/// An object through which threads synchronize. If it is made within a run, the explorer gives it a
+/// number.
 class Object {
  public:
   enum class Kind : uint8_t { atomic, mutex, condition, bell };
@@ -61,8 +63,9 @@ class Cell : public Object {
 
   uint64_t load(std::memory_order order) const;
   void store(uint64_t value, std::memory_order order);
-  /// A read-modify-write is both of these, between which no other thread runs: the value before,
-  /// then the one after. Or, for a compare_exchange that failed, keep().
+  /// A read-modify-write calls begin_change(), which returns the value before, and then change().
+  /// No other thread runs in between. A compare_exchange that fails calls keep() instead of
+  /// change().
   uint64_t begin_change(const char* operation);
   void change(uint64_t value, std::memory_order order);
   void keep(std::memory_order order);
@@ -72,8 +75,8 @@ class Cell : public Object {
  private:
   friend class Run;
   const bool is_pointer_;
-  uint64_t value_;    // as all threads see it; newer ones may lie in store buffers
-  Message released_;  // what an acquire of that value receives
+  uint64_t value_;    // the value that all threads see; newer ones may be in store buffers
+  Message released_;  // the message for an acquire of this value
 };
 
 template <class T>
@@ -83,7 +86,7 @@ class Atomic {
 
  public:
   Atomic() : Atomic(T()) {}
-  Atomic(T value) : cell_(bits(value), std::is_pointer_v<T>) {}  // implicit, as std::atomic's
+  Atomic(T value) : cell_(bits(value), std::is_pointer_v<T>) {}  // implicit, as in std::atomic
 
   T load(std::memory_order order = kStrongest) const { return value(cell_.load(order)); }
   void store(T value, std::memory_order order = kStrongest) { cell_.store(bits(value), order); }
@@ -128,7 +131,7 @@ class Atomic {
   void notify_one() { cell_.notify(false); }
   void notify_all() { cell_.notify(true); }
 
-  operator T() const { return load(); }  // these are std::atomic's
+  operator T() const { return load(); }  // the operators of std::atomic
   T operator=(T value) {
     store(value);
     return value;
@@ -202,13 +205,13 @@ class Condition : public Object {
   void notify(bool all);
 };
 
-/// An eventfd as tutti::Bell is one, but without a descriptor.
+/// A bell with the functions of tutti::Bell, but without a descriptor.
 class Bell : public Object {
  public:
   Bell() : Object(Kind::bell) {}
   void ring() const;
   void silence() const;
-  /// microseconds::max() is for ever.
+  /// Waits for at most `most`; microseconds::max() means for ever.
   bool wait(std::chrono::microseconds most) const;
   int descriptor() const { return -1; }
 
@@ -218,8 +221,8 @@ class Bell : public Object {
   mutable Message released_;
 };
 
-/// The policy under which the explorer runs a protocol. A run goes over to another thread only at
-/// an operation of this policy; Explored::reads and Explored::writes are none.
+/// The policy under which the explorer runs a protocol. A run switches to another thread only at an
+/// operation of this policy, but not at Explored::reads and Explored::writes.
 struct Explored {
   template <class T>
   using Atomic = explore::Atomic<T>;
@@ -230,9 +233,10 @@ struct Explored {
   static void fence();
   static void pause();
   static void yield() { pause(); }
-  /// Stands still but for timeouts, and while all threads wait for each other's writes.
+  /// Returns the virtual time. It advances only at timeouts and while all threads wait for each
+  /// other's writes.
   static Clock::time_point now();
-  /// Each byte is checked by itself.
+  /// Each byte is checked separately.
   static void reads(const void* data, size_t bytes = 1);
   static void writes(const void* data, size_t bytes = 1);
 };

@@ -13,7 +13,7 @@ Bounds daily() {
 #endif
 }
 
-// The cheapest runs come first, so that a failure is told by the simplest run that shows it.
+// The cheapest runs come first, so that a failure is shown by the simplest run that has it.
 Outcome explore(const std::function<void(Model&)>& build, Bounds bounds) {
   Outcome outcome;
   for (int cost = 0; cost <= bounds.cost; ++cost) {

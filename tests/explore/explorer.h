@@ -8,32 +8,33 @@
 
 namespace tutti::explore {
 
-/// These say how far the explorer goes.
+/// The limits of an exploration.
 struct Bounds {
-  /// The most that one run may cost: each preemption, delayed store, timeout that is taken while
-  /// others can run, spurious wake-up, and pause that nobody's write ends costs 1.
+  /// The highest cost of a run. These cost 1 each: a preemption, a delayed store, a timeout while
+  /// other threads can run, a spurious wake-up, and a pause that ends without a write.
   int cost = 2;
-  /// A run of more operations is a failure.
+  /// A run with more operations is a failure.
   int steps = 10000;
-  /// After so many runs the explorer gives up; the outcome is not complete then.
+  /// After this many runs the explorer gives up, and the outcome is not complete.
   uint64_t runs = 5'000'000;
-  /// Whether what follows a state is tried only the first time that a run comes to it. A test of
-  /// the explorer says no.
+  /// If true, the continuations of a state are tried only the first time that a run reaches it.
+  /// Only a test of the explorer sets false.
   bool skips_known_states = true;
 };
 
-/// The bounds of every day: cost 2. Builds with all tests (`./dev test --full`) have cost 3.
+/// Returns the bounds of the daily tests, with cost 2. Builds with all tests (`./dev test --full`)
+/// have cost 3.
 Bounds daily();
 
 struct Outcome {
   uint64_t runs = 0;
   bool complete = false;  // every run within the bounds was made, and none failed
-  std::string failure;    // empty: none was found
-  std::string trace;      // of the run that failed: a line for each operation
+  std::string failure;    // empty if no run failed
+  std::string trace;      // of the failing run: a line for each operation
 };
 
-/// The threads of one run, as `build` makes them. A body shares what it needs with the others by
-/// what it captures; that must be made anew for each run. At most seven threads.
+/// The threads of one run, as `build` makes them. Bodies share objects by capturing them; `build`
+/// must make these again for each run. A model has at most seven threads.
 class Model {
  public:
   struct Thread {
@@ -44,7 +45,7 @@ class Model {
   void thread(std::string name, std::function<void()> body) {
     threads_.push_back({std::move(name), std::move(body)});
   }
-  /// `check` runs once all threads are over, after everything that they have done.
+  /// `check` runs once all threads have ended, and sees all their writes.
   void finally(std::function<void()> check) { check_ = std::move(check); }
 
   const std::vector<Thread>& threads() const { return threads_; }
@@ -56,15 +57,15 @@ class Model {
 };
 
 /// Makes every run of the model within the bounds, the cheapest ones first, until one fails. The
-/// threads of a model run one at a time, in the calling thread. They must do the same whenever they
-/// read the same, so they take neither time nor chance but from the policy Explored. thread_local
-/// variables are common to all of them.
+/// threads of a model take turns in the calling thread. A thread must do the same whenever it reads
+/// the same. So it may take time and random choices only from the policy Explored. All threads
+/// share thread_local variables.
 Outcome explore(const std::function<void(Model&)>& build, Bounds bounds = daily());
 
-/// Fails this run unless it holds: in a thread of a model or in its last check.
+/// Fails this run if `holds` is false. A thread of a model or its final check calls it.
 void require(bool holds, const char* text);
 
-/// Traces say this name in place of a number. `object` is of the policy, or plain data.
+/// Traces print this name instead of a number. `object` belongs to the policy or is plain data.
 void name(const void* object, const char* name);
 
 }  // namespace tutti::explore

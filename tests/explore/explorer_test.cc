@@ -1,5 +1,4 @@
-// Small programs whose outcomes are known: they show that the explorer finds what can happen, and
-// nothing else.
+// Small programs with known outcomes. They show that the explorer finds exactly what can happen.
 #include "tests/explore/explorer.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +38,7 @@ Outcome counting(bool in_one_step, int threads, Bounds bounds = kTwo) {
 TEST(Explorer, ALoadAndAStoreLoseAnUpdate) {
   const auto outcome = counting(false, 2);
   EXPECT_EQ(outcome.failure, "one was not counted");
-  // The simplest run that shows it: the first thread reads, the second one does all of its part.
+  // The simplest failing run: the first thread reads, then the second one runs completely.
   EXPECT_EQ(outcome.trace,
             "  counter 0    load count = 0\n"
             "  counter 1    load count = 0\n"
@@ -322,7 +321,7 @@ TEST(Explorer, ABoundedSpinEnds) {
       kTwo));
 }
 
-// The spinner gives up although the writer is still to come.
+// The spinner gives up before the writer has written.
 TEST(Explorer, ABoundedSpinMayBeTooShort) {
   const auto outcome = explore(
       [](Model& model) {
@@ -360,7 +359,7 @@ TEST(Explorer, SpinLocksOfTwoEnd) {
       kTwo));
 }
 
-// --- atomics that are waited for, and bells ---
+// --- waits on atomics, and bells ---
 
 TEST(Explorer, AMissedNotifyIsADeadlock) {
   for (const bool notifies : {true, false}) {
@@ -382,7 +381,8 @@ TEST(Explorer, AMissedNotifyIsADeadlock) {
   }
 }
 
-// A sleeper says that it sleeps and looks once more; a ringer publishes and looks who sleeps.
+// A sleeper publishes that it sleeps and checks again. A ringer publishes its data and checks for
+// sleepers.
 Outcome bell_of_a_sleeper(bool has_fences) {
   struct State {
     Atomic<bool> is_there{false}, sleeps{false};
@@ -459,7 +459,7 @@ TEST(Explorer, GivesUpAfterSoManyRuns) {
   EXPECT_FALSE(outcome.complete);
 }
 
-// Exceptions are of a fiber each, also where one is left for another within a catch.
+// Each fiber has its own exceptions, even if a fiber switches to another within a catch block.
 TEST(Explorer, ThreadsSwitchWhileTheyCatch) {
   expect_none(explore(
       [](Model& model) {

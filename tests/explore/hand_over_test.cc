@@ -1,4 +1,5 @@
-// The program's threads put operations down while the background thread sleeps in a plan.
+// The program's threads submit operations while the background thread sleeps in the middle of a
+// plan.
 
 #include "tutti/core/threads/hand_over.h"
 
@@ -12,10 +13,10 @@
 namespace tutti::explore {
 namespace {
 
-constexpr int kBytes = 3;  // of the plan
+constexpr int kBytes = 3;  // bytes of the plan
 constexpr uint32_t kPlan = 1;
 
-// The plan is done once all its bytes are there.
+// The plan is done once all its bytes have been submitted.
 class Planned : public ToyEngine {
  public:
   struct Offered {
@@ -66,7 +67,7 @@ TEST(ExploredHandOver, QuietBytesAreNotSleptOver) {
       engine->turns.end();
       require(engine->turns.ended_by(kNever), "the background thread has not ended");
     });
-    // It takes a part of the plan, and leaves.
+    // This driver takes a part of the plan and leaves.
     model.thread("driver", [engine] {
       engine->turns.drive(
           *engine, [&] { return engine->has_some.load(); }, kNever);

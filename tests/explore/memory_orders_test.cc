@@ -1,5 +1,5 @@
-// Small programs whose outcomes are known. They show how the explorer delays stores, and what it
-// calls a race.
+// Small programs with known outcomes. They show how the explorer delays stores, and which accesses
+// it reports as a race.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ TEST(ExplorerMemory, AThreadSeesItsOwnStores) {
       kTwo));
 }
 
-// --- what releases and acquires order ---
+// --- release and acquire ---
 
 Outcome message_passing(std::memory_order store, std::memory_order load, bool has_fences = false) {
   struct State {

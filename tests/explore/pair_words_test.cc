@@ -1,5 +1,5 @@
-// Two ranks that meet for sends that block: each says where its memory is, or that it has none, and
-// sleeps until the other one has.
+// Two ranks meet for a blocking send. Each publishes the offset of its memory, or that it has none,
+// and sleeps until the other one has published too.
 #include "tutti/backends/shared/pair_words.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 struct TwoThatMeet {
   using Words = PairWordsOf<Explored>;
-  static constexpr uint64_t kPlace = 64;  // of rank 0's memory; rank 1's is one further
+  static constexpr uint64_t kPlace = 64;  // offset of rank 0's memory; rank 1 adds 1
 
   std::array<Words::Word, 2> words[2];
   std::array<SleepLineOf<Explored>, 2> sleepers;

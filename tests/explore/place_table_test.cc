@@ -1,4 +1,4 @@
-// The table of shared places: one thread writes it while two look places up without a lock.
+// The table of shared offsets: one thread writes it while two look offsets up without a lock.
 #include "tutti/backends/shm/place_table.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ struct Places {
   Table table;
   Memory first{.place = 1000}, second{.place = 2000};
 
-  // Both spans lie in the first row, one after the other.
+  // Both spans use the first row, one after the other.
   void write() {
     add(first);
     const auto removed = table.remove(first.place);

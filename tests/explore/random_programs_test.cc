@@ -1,5 +1,5 @@
-// Random programs of all operations of the policy end in the same ways whether or not the explorer
-// skips what follows a state that it has met before.
+// Random programs with all operations of the policy end with the same results, whether or not the
+// explorer skips the continuations of states that it has met before.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,8 +29,8 @@ struct Common {
   Mutex mutex;
   Condition condition;
   Bell bell;
-  int guarded = 0;                         // by the mutex
-  std::array<std::string, kThreads> seen;  // by each thread
+  int guarded = 0;                         // protected by the mutex
+  std::array<std::string, kThreads> seen;  // the values that each thread has seen
 };
 
 Program draw(int seed) {
@@ -42,7 +42,7 @@ Program draw(int seed) {
   return program;
 }
 
-// Returns what the operation lets this thread see.
+// Runs one operation and returns what this thread sees.
 std::string run(Common& state, Operation operation, int value) {
   const auto which = operation.which;
   auto& atomic = state.atomics[which];

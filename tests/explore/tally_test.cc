@@ -1,4 +1,4 @@
-// Blocking calls count themselves, against a thread that drives and one that reads.
+// Blocking calls count themselves while one thread drives and one reads the count.
 
 #include "tutti/core/threads/tally.h"
 
@@ -34,7 +34,7 @@ class Counting : public ToyEngine {
     const auto counters = tally.read(turns, [&] { publish(); });
     require(counters.calls >= before, "a call that is over is not counted");
   }
-  // A callback ends the Work.
+  // Ends the Work, as a callback does.
   void end_the_work() {
     is_done = true;
     turns.wake_drivers();

@@ -9,8 +9,8 @@
 
 namespace tutti::explore {
 
-/// The policy Explored, but that each bell is known to whoever made it last: a peer rings it past
-/// the flag of the WakeBell, as it makes the engine's poller ready without the engine's own bell.
+/// The policy Explored, in which the newest bell can be found. A peer rings it without the flag of
+/// the WakeBell, as a message makes the engine's poller ready without the engine's own bell.
 struct Polled : Explored {
   class Bell : public explore::Bell {
    public:
@@ -19,15 +19,15 @@ struct Polled : Explored {
   };
 };
 
-/// Stands in for the engine that Turns moves: it takes what has arrived. What it counts is plain
-/// data of the token's holder, so that a second holder at a time is a race.
+/// Replaces the engine that Turns drives: it takes what has arrived. Its counter is plain data of
+/// the token's holder, so that two holders at the same time are a race.
 class ToyEngine {
  public:
   virtual ~ToyEngine() = default;
 
   // --- any thread ---
   TurnsOf<Polled> turns;
-  /// A peer sends a message.
+  /// Sends a message from a peer.
   void arrive() {
     ++arrived_;
     peers_->ring();
@@ -68,7 +68,7 @@ class ToyEngine {
   }
 
  protected:
-  /// Part of a step. True: something moved.
+  /// Part of a step. Returns true if something moved.
   virtual bool look() { return take_arrived(); }
   bool take_arrived() {
     const int arrived = arrived_;
@@ -80,7 +80,7 @@ class ToyEngine {
   virtual bool must_tell_of_close() const { return false; }
 
  private:
-  Polled::Bell* const peers_ = Polled::Bell::newest;  // that of `turns`
+  Polled::Bell* const peers_ = Polled::Bell::newest;  // the bell of `turns`
   Polled::Atomic<int> arrived_{0};
   int taken_ = 0;
 };

@@ -1,4 +1,4 @@
-// The end of the turns, against threads that drive, call, sleep and are stuck.
+// The turns (the right to drive the engine) end while threads drive, call, sleep or hang.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Life = TurnsOf<Polled>::Life;
 
-// A Work that nothing but a close ends.
+// A Work that only a close ends.
 class Closed : public ToyEngine {
  public:
   Polled::Atomic<bool> is_done{false};
@@ -25,14 +25,14 @@ class Closed : public ToyEngine {
         *this, [&] { return is_done.load(); }, kNever);
     require(is_done, "a driver has left before its Work was done");
   }
-  // Does what Engine::raise_when_over() does.
+  // Works like Engine::raise_when_over().
   void raise_when_over() {
     const auto lock = hand_over_.lock();
     Explored::writes(&ending_);
     ending_.add_word(raised);
     if (!hand_over_.lets_in()) ending_.raise_all();
   }
-  // Does what Engine::close() does. False: a thread is stuck.
+  // Works like Engine::close(). Returns false if a thread hangs.
   bool close(Clock::time_point deadline) {
     {
       const auto lock = hand_over_.lock();
@@ -100,7 +100,7 @@ TEST(ExploredLife, CloseMeetsABlockingCall) {
   }));
 }
 
-// Either of two calls that may race comes first.
+// Two calls race, and either may come first.
 TEST(ExploredLife, TheBackgroundBeginsOrEnds) {
   expect_none(explore([](Model& model) {
     const auto engine = std::make_shared<Closed>();
@@ -122,7 +122,7 @@ TEST(ExploredLife, AWordIsRaisedHoweverLateItComes) {
   }));
 }
 
-// A driver runs an update that does not end before close() has given up.
+// A driver runs an update that ends only after close() has given up.
 class Stuck : public Closed {
  public:
   void begin() override { is_driven_ = true; }

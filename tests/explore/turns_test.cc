@@ -1,4 +1,4 @@
-// Whose turn it is to move the engine: threads that wait, a blocking call, the background thread.
+// Waiting threads, a blocking call and the background thread take turns to drive the engine.
 
 #include "tutti/core/threads/turns.h"
 
@@ -59,8 +59,8 @@ TEST(ExploredTurns, ADriverThatLeavesHandsTheTokenOn) {
   }));
 }
 
-// The Work needs a rank that is in a blocking call, and so this rank's own blocking call, which no
-// other thread can make.
+// The Work needs another rank, which is in a blocking call. So it needs this rank's blocking call
+// too, for which the driver must give up the token.
 TEST(ExploredTurns, ADriverStepsAsideForABlockingCall) {
   expect_none(explore([](Model& model) {
     const auto engine = std::make_shared<TwoWorks>();

@@ -1,4 +1,4 @@
-// The bell that wakes the engine, against threads that ring it at any moment.
+// The bell that wakes the engine's thread, while other threads ring it at any moment.
 
 #include "tutti/core/threads/wake_bell.h"
 
@@ -15,9 +15,9 @@ namespace {
 
 constexpr auto kNow = std::chrono::microseconds(0);
 
-// The engine's part, and threads that put something down and ring: none of it is slept over, and
-// once nothing is put down any more the bell ends one sleep at most. A lost ring takes two threads
-// that pass each other twice, which costs 3.
+// The engine sleeps while threads publish and ring. No ring may be lost. Once nothing is published
+// any more, at most one more sleep may be cut short. To lose a ring, two threads must pass each
+// other twice, which costs 3.
 TEST(ExploredWakeBell, NoRingIsLostAndNoneKeepsRinging) {
   const auto outcome = explore(
       [](Model& model) {

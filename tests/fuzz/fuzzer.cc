@@ -1,5 +1,5 @@
-// The harnesses as a program of libFuzzer: `fuzz_parsers --harness=NAME --seeds=FOLDER` writes that
-// harness's seeds; without --seeds what follows are libFuzzer's own arguments, which ignores those
+// The harnesses as a program of libFuzzer. `fuzz_parsers --harness=NAME --seeds=FOLDER` writes the
+// seeds of that harness. Without --seeds the other arguments go to libFuzzer, which ignores those
 // that begin with two dashes. `./dev fuzz` does both.
 
 #include <algorithm>
@@ -17,7 +17,7 @@ uint64_t accepted = 0, refused = 0;
 
 const Harness* chosen = nullptr;
 
-// A harness that only ever sees one of the two tests nothing, and says so by its exit code.
+// A harness whose inputs are all accepted or all refused tests nothing. Its exit code reports that.
 void report() {
   std::fprintf(stderr, "inputs: %llu accepted, %llu refused\n",
                static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(refused));
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
-  if (size > chosen->longest) return -1;  // not for the corpus
+  if (size > chosen->longest) return -1;  // keeps it out of the corpus
   ++(tutti::fuzz::accepts(*chosen, input) ? accepted : refused);
   return 0;
 }

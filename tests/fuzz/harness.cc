@@ -12,14 +12,15 @@
 
 namespace {
 
-// What operator new gave to this thread and has not got back, since a parse began.
+// The bytes that operator new has given to this thread since a parse began, minus those freed.
 thread_local int64_t held_bytes = 0;
 thread_local int64_t most_held_bytes = 0;
 
 }  // namespace
 
-// Replaced for the whole program, the library included, so that memory is counted in every build.
-// The sanitizers see the malloc below. (std::stable_sort asks without throwing.)
+// Replaces operator new for the whole program, including the library, so that memory is counted in
+// every build. The sanitizers see the malloc below. (std::stable_sort calls the version that does
+// not throw.)
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   void* memory = std::malloc(std::max<size_t>(bytes, 1));
   if (memory == nullptr) return nullptr;

@@ -1,5 +1,5 @@
-// What the fuzzers hold every day: each harness's seeds are taken, and a few hundred mutations of
-// them, always the same ones, are taken or refused and do nothing else.
+// The daily run of the fuzzers. Each harness must accept its seeds. It must accept or refuse a few
+// hundred mutations of them, always the same ones, and do nothing else.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using Random = std::mt19937;
 
 size_t below(Random& random, size_t bound) { return bound == 0 ? 0 : random() % bound; }
 
-// One change such as damaged memory, a cut connection or another version makes.
+// Makes one change such as damaged memory, a cut connection or another version would cause.
 void change(std::string& input, const std::vector<std::string>& seeds, Random& random) {
   constexpr uint64_t kNumbers[] = {
       0,          1,          0x7f,    0x80,       0xff,       0x7fff,     0xffff,     0x7fffffff,
@@ -39,7 +39,7 @@ void change(std::string& input, const std::vector<std::string>& seeds, Random& r
       input.erase(at, count);
       break;
     case 4:
-      // As a message that comes twice.
+      // Repeats a part, like a message that arrives twice.
       input.insert(at, input.substr(below(random, input.size()), below(random, input.size()) + 1));
       break;
     case 5:

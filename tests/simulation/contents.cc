@@ -15,7 +15,7 @@ void append_as(std::vector<std::byte>& bytes, T value) {
   std::memcpy(bytes.data() + before, &value, sizeof(T));
 }
 
-// A whole number of at most eleven bits as f16.
+// Returns an integer of at most eleven bits as f16.
 uint16_t half_of(int64_t value) {
   if (value == 0) return 0;
   const uint16_t sign = value < 0 ? 0x8000 : 0;
@@ -26,7 +26,7 @@ uint16_t half_of(int64_t value) {
   return static_cast<uint16_t>(sign | (exponent + 15) << 10 | (rest & 1023));
 }
 
-// A whole number of at most eight bits as bf16: the upper half of an f32.
+// Returns an integer of at most eight bits as bf16, the upper half of an f32.
 uint16_t brain_of(int64_t value) {
   const auto as_float = static_cast<float>(value);
   uint32_t bits = 0;
@@ -51,7 +51,7 @@ int64_t value_of(const Operation& operation, int rank, int64_t index) {
       return static_cast<int64_t>(drawn % 5);
     case ReduceOp::average:  // divisible by up to five ranks
       return static_cast<int64_t>(drawn & 1) * 60;
-    case ReduceOp::max:  // a 0 that a rank contributes by mistake would be the result
+    case ReduceOp::max:  // a 0 that a rank contributes by mistake would become the result
       return static_cast<int64_t>(drawn % 121) - (is_unsigned(operation.dtype) ? 0 : 121);
     case ReduceOp::product:
       return 1 + static_cast<int64_t>(drawn % 3);
@@ -73,7 +73,7 @@ void append(std::vector<std::byte>& bytes, DataType dtype, int64_t value) {
     default:
       break;
   }
-  // Whole numbers keep their lowest bytes, which lie first on all machines that Tutti runs on.
+  // An integer keeps its lowest bytes, which come first on all machines that Tutti runs on.
   const auto* first = reinterpret_cast<const std::byte*>(&value);
   bytes.insert(bytes.end(), first, first + size_of(dtype));
 }

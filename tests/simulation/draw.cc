@@ -35,7 +35,7 @@ World draw_world(Random& random) {
 
 // A program has these features; each is on in the given share of cases.
 struct Features {
-  // Blocking calls are where shared memory differs most from all else.
+  // Blocking calls are drawn more often where ranks share memory, because there they differ most.
   Features(Random& random, bool blocks_more)
       : kinds(random.chance(600)),
         types(random.chance(500)),
@@ -58,8 +58,9 @@ struct Features {
         moves_on(random.chance(200)),
         hurries(random.chance(400)),
         mixes(random.chance(blocks_more ? 200 : 100)) {
-    // A rank that has joined neither receives nor makes blocking calls, and one that lacks an
-    // operation lets the others wait where it goes on to a blocking call.
+    // These features do not go together. A joined rank neither receives nor makes blocking calls. A
+    // rank that lacks an operation would go on to a blocking call, and the others would wait for
+    // it.
     if (joins) from_any = blocking = second_script = lacks = false;
     if (lacks || disagrees) from_any = false;
     if (lacks) blocking = false;
@@ -73,8 +74,8 @@ struct Features {
 struct Item {
   enum class Way { single, group, ring, pair, from_any } way = Way::single;
   std::vector<Operation> operations;
-  int shift = 1;           // ring: to which rank after it each one sends
-  int sender = 0, to = 0;  // pair
+  int shift = 1;           // ring: the distance to the rank that receives
+  int sender = 0, to = 0;  // pair: the two ranks
 };
 
 class Program {
@@ -110,11 +111,11 @@ class Program {
     }
     for (int rank = 0; rank < size_ && on_.joins; ++rank)
       if (!(rank == joins_early_ && joins_at_ < steps)) add(rank, action(Action::Kind::join));
-    if (on_.joins && random_.chance(300)) {  // on with a new epoch, in which all take part
+    if (on_.joins && random_.chance(300)) {  // a new epoch of all ranks
       joins_at_ = steps + 1;
       draw_step(steps);
     }
-    // Who does not close at once sees the others go.
+    // A rank that does not close immediately sees the others leave.
     for (int rank = 0; rank < size_ && on_.lingers; ++rank)
       if (random_.chance(600))
         add(rank, action(Action::Kind::pause, "", one_of<Micros>(random_, {3000, 50000, kSecond})));
@@ -138,7 +139,7 @@ class Program {
       operation.rows = random_.between(1, 16);
     }
   }
-  // Rows to each rank that add up to all of them.
+  // Draws row counts for the ranks whose sum is the operation's rows.
   void draw_splits(Operation& operation) {
     int64_t left = operation.rows;
     for (int rank = 0; rank + 1 < size_; ++rank) {
@@ -195,7 +196,7 @@ class Program {
   void draw_items(const std::string& prefix, int count) {
     items_.clear();
     for (int i = 0; i < count; ++i) items_.push_back(draw_item(fmt::format("{}{}", prefix, i)));
-    // Two ranks send each other something under the name of an operation of all.
+    // Two ranks use the name of an operation of all ranks for a send and a receive.
     const auto& first = items_.front();
     if (!on_.pairs || first.way != Item::Way::single || !random_.chance(300)) return;
     Item pair;
@@ -216,7 +217,7 @@ class Program {
     if (on_.from_any && random_.chance(300)) {
       item.way = Item::Way::from_any;
       item.operations = {draw_moved(name)};
-      item.operations[0].root = any_rank();  // who receives
+      item.operations[0].root = any_rank();  // the receiving rank
     } else if (on_.pairs && random_.chance(400)) {
       item.way = Item::Way::ring;
       item.shift = static_cast<int>(random_.between(1, size_ - 1));
@@ -243,7 +244,7 @@ class Program {
     return item;
   }
 
-  // Changes one item in one step, on all ranks or on one: see plan_fuzz.h.
+  // Changes one item in one step, on all ranks or on one. plan_fuzz.h has similar events.
   struct Event {
     enum Kind { nothing, missing, added, reshaped, late, count, other_by_one, missing_by_one };
     Kind kind = nothing;
@@ -266,7 +267,7 @@ class Program {
     return event;
   }
 
-  // One rank has something else than the others.
+  // Makes the operation of one rank differ from that of the others.
   static void make_odd(Operation& operation, const Event& event, int size) {
     operation.splits.clear();
     switch (operation.kind == CollectiveKind::barrier ? 4 : event.choice % 5) {
@@ -328,7 +329,8 @@ class Program {
       case Item::Way::from_any: {
         const int receiver = first.root;
         if (rank != receiver) break;
-        // One at a time: a name is pending once. The others' sends wait for the next one.
+        // The receives come one after another, because a name may be pending only once. The sends
+        // of the other ranks wait for their turn.
         first.kind = CollectiveKind::recv;
         first.root = kAnyRank;
         for (int sender = 0; sender + 1 < size_; ++sender) {
@@ -354,10 +356,11 @@ class Program {
         operation.splits.clear();
       }
     const bool blocks = on_.blocking && random_.chance(500);
-    // A sender that blocks may be one for which a receiver waits before it blocks too.
+    // With receives from any rank the blocking call comes last: its receiver may wait for a message
+    // of the sender before it blocks too.
     const bool blocks_first = random_.chance(500) && !on_.from_any;
     const Item blocking = blocks ? draw_blocking(step) : Item();
-    // It waits by name for what the others call blocking.
+    // One rank uses a named call where the others block.
     const bool mixes = blocks && on_.mixes && blocking.way == Item::Way::single;
     by_name_ = mixes && random_.chance(300) ? any_rank() : -1;
     for (int rank = 0; rank < size_; ++rank) {
@@ -365,7 +368,8 @@ class Program {
       if (closes_at_ == step && closer_ == rank)
         add(rank, action(Action::Kind::close, event.choice % 3 == 0 ? "" : "it_failed"));
       if (on_.joins && joins_at_ == step && rank == joins_early_) {
-        // A pair that it leaves behind would be released while the other rank still uses it.
+        // A rank with pairs must not close now: its pair would be released while the other rank
+        // still uses it.
         const bool goes = on_.hurries && !on_.pairs && !on_.from_any && event.choice % 4 == 0;
         add(rank, action(Action::Kind::join, goes ? "on" : ""));
         if (goes) add(rank, action(Action::Kind::close));
@@ -387,7 +391,8 @@ class Program {
         submit(rank, item, contents, parts.emplace_back());
       }
       if (on_.shuffles) shuffle(parts, own);
-      // Parts that wait for others come last, after all that these may wait for.
+      // Parts that wait for other ranks come last, behind the parts that the other ranks may wait
+      // for.
       std::stable_sort(parts.begin(), parts.end(), [](const auto& one, const auto& other) {
         return one.size() < other.size();
       });
@@ -396,7 +401,7 @@ class Program {
       if (on_.memory && step == 2) add(rank, action(Action::Kind::retire));
       if (blocks && blocks_first) add_blocking(rank, blocking, contents);
       if (on_.waits_for_one && !parts.empty() && own.chance(500)) {
-        // Its name as the last submit has it.
+        // Waits for the name of the last submit.
         auto& script = ranks_[static_cast<size_t>(rank)].front();
         for (auto at = script.rbegin(); at != script.rend(); ++at)
           if (at->kind == Action::Kind::submit) {
@@ -405,7 +410,7 @@ class Program {
             break;
           }
       }
-      // Who is out of data may join while its last operations are under way.
+      // A rank that is out of data may join while its last operations are under way.
       const bool joins_now =
           on_.joins && on_.hurries && !on_.closes && rank == joins_early_ && step + 1 == joins_at_;
       if (!joins_now) add(rank, action(Action::Kind::wait));
@@ -425,7 +430,7 @@ class Program {
       item.operations = {draw_moved(fmt::format("b{}", step % 2))};
     } else {
       item.operations = {draw_operation(fmt::format("b{}", step % 2))};
-      // A blocking alltoall deals equal parts.
+      // A blocking alltoall has equal parts.
       if (item.operations[0].kind == CollectiveKind::alltoall) {
         item.operations[0].splits.clear();
         item.operations[0].rows = size_ * random_.between(1, 5);
@@ -443,7 +448,7 @@ class Program {
     if (rank == by_name_) add(rank, action(Action::Kind::wait));
   }
 
-  // A second thread of each rank has steps of its own.
+  // A second thread of each rank has its own steps.
   void draw_second_scripts() {
     std::vector<Operation> operations;
     for (int64_t i = 0, n = random_.between(1, 2); i < n; ++i)

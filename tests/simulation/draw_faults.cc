@@ -18,7 +18,8 @@ Fault draw_fault(Fault::Kind kind, const World& world, Random& random) {
   fault.rank = static_cast<int>(random.below(size));
   fault.peer =
       static_cast<int>((static_cast<uint64_t>(fault.rank) + 1 + random.below(size - 1)) % size);
-  // A third waits for a moment that few other times hit: a rank goes, asks who is gone, or breaks.
+  // A third of the faults wait for a moment that few other times hit: a rank leaves, inquires into
+  // a lost peer, closes or breaks.
   const auto when = random.below(3);
   if (when == 0) {
     fault.phase = one_of(random, {kDeparting, kDeparting, kInquiring, kClosing, kClosing, kBroken});
@@ -71,7 +72,7 @@ Fault draw_fault(Fault::Kind kind, const World& world, Random& random) {
   return fault;
 }
 
-// The rank whose program closes because of an error; -1: none does.
+// Returns the rank whose program closes because of an error, or -1.
 int rank_that_gives_up(const Case& from) {
   for (size_t rank = 0; rank < from.ranks.size(); ++rank)
     for (const auto& action : from.ranks[rank].front())
@@ -79,7 +80,7 @@ int rank_that_gives_up(const Case& from) {
   return -1;
 }
 
-// Something happens to a rank just when another one closes, or has closed.
+// Adds a fault that hits a rank just when another rank closes or has closed.
 void draw_trouble_at_an_end(Case& into, Random& random) {
   using Kind = Fault::Kind;
   const int leaver = rank_that_gives_up(into);
@@ -91,7 +92,7 @@ void draw_trouble_at_an_end(Case& into, Random& random) {
     slow.event = slow.phase = -1;
     into.faults.push_back(slow);
   }
-  // A link's end breaks a third rank, which then tells the one that leaves.
+  // The end of a link breaks a third rank, which then tells the leaving one.
   const auto kind = into.world.size > 2 && random.chance(500)
                         ? one_of(random, {Kind::kill, Kind::kill, Kind::reset})
                         : one_of(random, {Kind::operation_fails, Kind::throws_in_start,
@@ -109,21 +110,21 @@ void draw_trouble_at_an_end(Case& into, Random& random) {
 
 void draw_faults(Case& into, Random& random) {
   if (random.chance(350)) return;
-  // Each kind is on or off; what is on comes once or twice.
+  // Each kind is switched on or off. A kind that is on comes once or twice.
   std::vector<Fault::Kind> on;
   for (int kind = 0; kind < kFaultKinds; ++kind)
-    // A rank that gives its communicator up shows no other fault.
+    // A rank that gives up its communicator gets no other fault.
     if (random.chance(kind == static_cast<int>(Fault::Kind::abandons) ? 25 : 120))
       on.push_back(static_cast<Fault::Kind>(kind));
   if (on.empty()) on.push_back(one_of(random, {Fault::Kind::kill, Fault::Kind::stop}));
   for (const auto kind : on) {
     into.faults.push_back(draw_fault(kind, into.world, random));
     if (random.chance(150)) into.faults.push_back(draw_fault(kind, into.world, random));
-    // The faults of records need a death.
+    // A fault of a death's record needs a death.
     const bool is_record = kind == Fault::Kind::record_late ||
                            kind == Fault::Kind::record_missing ||
                            kind == Fault::Kind::record_of_other;
-    // The store is read after one.
+    // A rank reads the store after a death.
     const bool is_of_store = kind == Fault::Kind::store_slow || kind == Fault::Kind::store_gone;
     if (!is_record && !(is_of_store && random.chance(500))) continue;
     Fault death = draw_fault(Fault::Kind::kill, into.world, random);
@@ -138,7 +139,7 @@ void draw_faults(Case& into, Random& random) {
   for (auto& fault : into.faults)
     if (into.world.over_streams && fault.kind == Fault::Kind::operation_fails)
       fault.kind = Fault::Kind::throws_in_start;
-  // A rank comes late to a phase, so the world heals later.
+  // Ranks reach a phase late, so the world heals later.
   if (std::ranges::any_of(into.faults, [](const Fault& fault) { return fault.phase >= 0; }))
     into.world.heals_at += 100 * into.world.latency + random.between(0, 3) * kSecond;
 }

@@ -1,4 +1,4 @@
-// Turns a drawn case into one of the shared tier. It has a stream of random numbers of its own.
+// Turns a drawn case into one of the shared tier, with a random stream of its own.
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ bool allocates(const Script& script) {
       script, [](const Action& action) { return action.kind == Action::Kind::allocate; });
 }
 
-// The program has memory that the peers reach: all ranks from their start on, or all but one.
+// Gives all ranks, or all but one, memory from the start that their peers reach.
 void give_memory(Case& drawn, Random& random) {
   const bool is_given = random.chance(400);
   const int without =
@@ -36,8 +36,8 @@ void draw_memory(Case& drawn, uint64_t seed) {
   Random random(seed, kMemory);
   auto& world = drawn.world;
   world.over_streams = world.over_memory = true;
-  // The shipped backend cancels at once, says why its operations failed, moves on the rank's own
-  // threads, and takes blocking calls.
+  // The shipped backend cancels immediately, gives the reason of a failure, runs on the rank's own
+  // threads, and serves blocking calls.
   world.cannot_cancel = world.fails_before_reason = world.works_elsewhere = false;
   world.serves_blocking = true;
   if (random.chance(700)) world.bandwidth = 0;

@@ -29,7 +29,7 @@ TEST(Draw, TheBytesTierHasTheSameProgramsAndOtherWorlds) {
     ASSERT_EQ(parse(text), drawn) << "seed " << seed << "\n" << text;
     ASSERT_TRUE(drawn.world.over_streams && !other.world.over_streams);
     ASSERT_EQ(drawn.ranks.size(), other.ranks.size());
-    // The draw leaves out what only a model of a backend does.
+    // Only a model of a backend has these properties, so they are not drawn for the shipped one.
     ASSERT_FALSE(drawn.world.serves_blocking || drawn.world.works_elsewhere ||
                  drawn.world.cannot_cancel || drawn.world.fails_before_reason);
     for (const auto& fault : drawn.faults) ASSERT_NE(fault.kind, Fault::Kind::operation_fails);

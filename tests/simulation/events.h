@@ -12,12 +12,12 @@
 
 namespace tutti::simulation {
 
-/// Virtual time, and what is to happen in it. Events of one time happen in the order in which they
-/// were made, so that one seed gives one trace.
+/// Virtual time and the events to come. Events of the same time happen in the order in which they
+/// were added, so that one seed gives one trace.
 class Events {
  public:
   using Time = Clock::time_point;
-  /// Never the epoch, which means "never" in places.
+  /// Returns the current time. It is never the epoch, which means "never" in some places.
   Time now() const { return now_; }
   void at(Time when, std::function<void()> event) {
     uint32_t slot = static_cast<uint32_t>(happenings_.size());
@@ -34,9 +34,9 @@ class Events {
     at(now_ + delay, std::move(event));
   }
   bool empty() const { return heap_.empty(); }
-  /// When the next event happens; Time::max() if there is none.
+  /// Returns the time of the next event, or Time::max() if there is none.
   Time next() const { return heap_.empty() ? Time::max() : Time(Time::duration(heap_.top().when)); }
-  /// Makes the next event happen. False: there is none.
+  /// Runs the next event. Returns false if there is none.
   bool run_next() {
     if (heap_.empty()) return false;
     const Event event = heap_.top();
@@ -49,7 +49,7 @@ class Events {
   }
 
  private:
-  // Small, because the heap moves it about. What is to happen lies in a slot.
+  // An event is small, because the heap moves it often. Its function lies in a slot.
   struct Event {
     Time::rep when;
     uint64_t number;
@@ -62,7 +62,7 @@ class Events {
   uint64_t made_ = 0;
   std::priority_queue<Event> heap_;
   std::vector<std::function<void()>> happenings_;
-  std::vector<uint32_t> free_;  // slots
+  std::vector<uint32_t> free_;  // free slots
 };
 
 }  // namespace tutti::simulation

@@ -7,8 +7,8 @@
 
 namespace tutti::simulation {
 
-/// Calls visit(name, field) for each number of it. Text, parser and shrinking go through these, so
-/// that a new field needs one line.
+/// Calls visit(name, field) for each number of the world. The text, the parser and the shrinking
+/// use this list, so that a new field needs one line.
 template <class TheWorld, class Visit>
 void for_each_field(TheWorld& world, Visit&& visit) requires requires {
   world.replay_after;

@@ -5,21 +5,21 @@
 
 namespace tutti::simulation {
 
-/// One stream of random numbers (splitmix64). Streams of one seed with different names are
-/// independent, so that drawing more of one shifts no other.
+/// A stream of random numbers (splitmix64). Streams of one seed with different names are
+/// independent: drawing more from one does not change another.
 class Random {
  public:
   explicit Random(uint64_t seed, uint64_t name = 0) : state_(mix(seed ^ mix(name + kGolden))) {}
   uint64_t next() { return mix(state_ += kGolden); }
-  /// In [0, bound); bound > 0.
+  /// Returns a number in [0, bound); bound > 0.
   uint64_t below(uint64_t bound) {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
   }
-  /// In [first, last].
+  /// Returns a number in [first, last].
   int64_t between(int64_t first, int64_t last) {
     return first + static_cast<int64_t>(below(static_cast<uint64_t>(last - first) + 1));
   }
-  /// True in `of_thousand` of 1000 draws.
+  /// Returns true in `of_thousand` of 1000 draws.
   bool chance(uint64_t of_thousand) { return below(1000) < of_thousand; }
 
   static uint64_t mix(uint64_t x) {

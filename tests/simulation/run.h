@@ -10,8 +10,9 @@ namespace tutti::simulation {
 
 struct Outcome {
   Record record;
-  uint64_t hash = 0;  // of time, rank, input and outputs of each step; one case has one hash
-  std::string trace;  // if it was asked for: a line for each step
+  uint64_t hash = 0;  // of the time, rank, input and outputs of each step; a case always has the
+                      // same hash
+  std::string trace;  // if requested: a line for each step
 };
 
 /// Runs one case from its start until nothing can happen any more.

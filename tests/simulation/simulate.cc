@@ -1,4 +1,5 @@
-// Runs simulated worlds of drawn cases, or of one in a file, and says what they did not keep.
+// Runs simulated worlds of drawn cases, or of one case in a file, and reports their broken
+// promises.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -44,9 +45,9 @@ struct Arguments {
   }
 };
 
-// A process that runs seeds tells this to the one that waits for it.
+// What a process that runs seeds reports to its parent.
 struct Shared {
-  std::atomic<uint64_t> seed{0};  // under way
+  std::atomic<uint64_t> seed{0};  // the current seed
   std::atomic<bool> found{false};
   Coverage coverage;
 };
@@ -84,8 +85,8 @@ std::string to_text(const Findings& findings) {
   return text;
 }
 
-// Leaves out of a finding its numbers and the operation that it is about, so that shrinking does
-// not wander from one mistake to another.
+// Returns a finding's text without its numbers and its operation, so that shrinking does not wander
+// from one mistake to another.
 std::string essence_of(const Finding& finding) {
   std::string text = finding.text.substr(std::min(finding.text.find(')'), finding.text.size()));
   if (text.empty()) text = finding.text;
@@ -93,7 +94,7 @@ std::string essence_of(const Finding& finding) {
   return fmt::format("{}{}", finding.invariant, text.substr(0, 40));
 }
 
-// The smallest case that breaks what `from` breaks first, and how to run it again.
+// Returns the smallest case that breaks the same invariant as `from`, and how to run it again.
 std::string report(const Arguments& arguments, uint64_t seed, const Case& from,
                    const Findings& findings) {
   const int first = findings.front().invariant;
@@ -114,7 +115,7 @@ std::string report(const Arguments& arguments, uint64_t seed, const Case& from,
       shrunk.runs, simulation::to_text(shrunk.smallest), to_text(at_last), file.string());
 }
 
-// Every jobs-th seed, in a process of its own, so that a crash tells its seed.
+// Runs every jobs-th seed in its own process, so that the parent knows the seed of a crash.
 void run_seeds(const Arguments& arguments, int job, Shared* all) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -190,7 +191,7 @@ int run_file(const std::string& file, bool with_trace) {
   return findings.empty() ? 0 : 1;
 }
 
-// Cases that found something once.
+// Runs the kept cases, each of which found a mistake once.
 int run_known_cases(const std::string& folder) {
   std::vector<std::string> files;
   if (fs::is_directory(folder))

@@ -1,5 +1,5 @@
-// Drawn cases of all tiers, each run by ranks of the shipped node and judged by what knows nothing
-// of the node.
+// Drawn cases of all tiers. Ranks of the shipped node run each, and a judge that does not know the
+// node checks it.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,24 +26,25 @@
 #include "tutti/core/agreement/messages.h"
 #include "tutti/core/node/phase.h"
 
-// A damaged answer may ask for more memory than there is. That is an error of the operation under
-// sanitizers too.
+// A damaged answer may ask for more memory than there is. Sanitizers must treat that as an error of
+// the operation, too.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace tutti::simulation {
 namespace {
 
-// There are eight shares of these in each tier, which run beside each other. Those of the bytes
-// tier have half as many, those of the shared tier a fifth.
+// The seeds of one share. Each tier runs eight shares side by side. The bytes tier has half as many
+// seeds in a share, the shared tier a fifth.
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3750;
 constexpr bool kCountsWhatIsCovered = true;
 #else
 constexpr uint64_t kSeeds = 3750 / 8;
-constexpr bool kCountsWhatIsCovered = false;  // so few cases need not have what is rare
+constexpr bool kCountsWhatIsCovered = false;  // so few cases may lack a rare event
 #endif
-constexpr uint64_t kOften = 100;  // one case of so many
-// A join must meet a use of a pair that runs, which one drawn case of 500 has. Kept cases send it.
+constexpr uint64_t kOften = 100;  // one in this many cases has a frequent event
+// This message needs a join while a use of a pair runs, which one in 500 drawn cases has. Kept
+// cases send it.
 constexpr auto kRareMessage = static_cast<size_t>(MessageType::pair_recalled);
 
 void run_seeds(uint64_t first, const DrawOptions& options, Coverage& coverage) {
@@ -85,7 +86,7 @@ TEST(Simulation, CasesThatOnceFoundABugFindNone) {
   EXPECT_GE(with_rare_message, 3);
 }
 
-// The judge allows a rank to be given up by one that leaves; here it must not be.
+// The judge lets the other part be given up if its rank leaves too. In this case it must be done.
 TEST(Simulation, TheHalfOfACallWithARankThatStayedIsDone) {
   const Case half = parse(
       "world size=3\n"
@@ -99,9 +100,9 @@ TEST(Simulation, TheHalfOfACallWithARankThatStayedIsDone) {
   EXPECT_TRUE(is_received);
 }
 
-// The cases must cover every edge of the drawing of phases and no other, every message and every
-// fault, and all that is done in shared memory where there is some. The shipped backends let no
-// operation fail by itself.
+// Expects that the cases covered exactly the edges of the phases' drawing, every message, every
+// fault, and in the shared tier every event in shared memory. Operations of a shipped backend never
+// fail by themselves.
 void expect_all_of(const Coverage& coverage, Tier tier) {
   const uint64_t often = tier == Tier::operations ? kOften : 2 * kOften;
   std::array<bool, kPhaseCount * kPhaseCount> is_drawn{};
@@ -126,8 +127,8 @@ void expect_all_of(const Coverage& coverage, Tier tier) {
     expect_often(coverage.sights[sight], coverage, kSightNames[sight], often);
 }
 
-// Half of the seeds are always the same, and half are those of the commit. The first share of each
-// half draws programs alone.
+// Half of the seeds are fixed, and half depend on the commit. The first share of each half draws
+// programs without faults.
 class Seeds : public testing::TestWithParam<std::tuple<std::string_view, uint64_t>> {
  protected:
   const Tier tier_ = static_cast<Tier>(std::ranges::find(kTierNames, std::get<0>(GetParam())) -

@@ -14,7 +14,7 @@ namespace tutti::simulation {
 
 namespace {
 
-// " size=3 latency=50": the fields that are not as in `defaults`.
+// Returns the fields that differ from `defaults`, as in " size=3 latency=50".
 template <class T>
 std::string changed_fields(const T& value, const T& defaults) {
   std::vector<int64_t> usual;
@@ -82,7 +82,7 @@ size_t place_in(const Names& names, std::string_view name) {
   return static_cast<size_t>(found - names.begin());
 }
 
-// "key=value"; without a sign the key is empty.
+// Splits "key=value". Without "=" the key is empty.
 std::pair<std::string_view, std::string_view> key_and_value(std::string_view word) {
   const size_t sign = word.find('=');
   if (sign == word.npos) return {{}, word};

@@ -37,7 +37,7 @@ void fill_terms(std::span<float> terms, uint64_t seed) {
 
 void fill_cycle(void* elements, int64_t count, size_t size, std::span<const std::byte> cycle,
                 int64_t first) {
-  if (count == 0) return;  // of which there may be no cycle
+  if (count == 0) return;  // the cycle may be empty then
   auto* to = static_cast<std::byte*>(elements);
   size_t left = static_cast<size_t>(count) * size;
   size_t at = static_cast<size_t>(first) * size % cycle.size();

@@ -10,21 +10,21 @@
 #include <type_traits>
 #include <vector>
 
-// Megabytes that tests fill and compare. Under a sanitizer, element by element, that is most of
-// what a test would do, so these loops are built without one: they fill memory that only the
-// calling thread knows. What a rank has received is read as a whole, by memcmp, which every
-// sanitizer sees.
+// Functions that fill and compare megabytes of test data. Under a sanitizer these loops would take
+// most of a test's time, so they are built without one. They fill only memory that no other thread
+// uses. Received data is compared as a whole by memcmp, which every sanitizer checks.
 
 namespace tutti::test {
 
-/// Bytes that differ from one seed to the next.
+/// Fills `bytes` with a pattern that depends on the seed.
 void fill_pattern(std::byte* bytes, size_t count, uint64_t seed);
 
-/// Each element one of four, which lie behind each other; `size` bytes an element.
+/// Fills each element of `size` bytes with one of the four elements at `four`.
 void fill_from_four(std::byte* elements, size_t count, size_t size, const std::byte* four,
                     uint64_t seed);
 
-/// `count` elements of `size` bytes: those of `cycle` over and over, from its element `first` on.
+/// Fills `count` elements of `size` bytes with the elements of `cycle` over and over, beginning
+/// with its element `first`.
 void fill_cycle(void* elements, int64_t count, size_t size, std::span<const std::byte> cycle,
                 int64_t first = 0);
 template <class T>
@@ -34,7 +34,8 @@ void fill_cycle(std::span<T> elements, const std::vector<T>& cycle, int64_t firs
              std::as_bytes(std::span(cycle)), first);
 }
 
-/// Terms of very different size: each order of adding them gives other bits.
+/// Fills `terms` with values of very different size, so that each order of addition gives other
+/// bits.
 void fill_terms(std::span<float> terms, uint64_t seed);
 
 inline std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
@@ -43,7 +44,7 @@ inline std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
   return data;
 }
 
-/// True if both hold the same bytes; else it says where they first differ.
+/// Returns success if both hold the same bytes; otherwise names the first difference.
 inline testing::AssertionResult same(std::span<const std::byte> left,
                                      std::span<const std::byte> right) {
   if (left.size() != right.size())

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPeriod = 100'000;  // us
 
-// Where the cpu controller is mounted: cgroup v1 has a folder of its own for it.
+// Returns where the cpu controller is mounted. cgroup v1 has a separate folder for it.
 std::string root() {
   return ::access("/sys/fs/cgroup/cpu/cgroup.procs", F_OK) == 0 ? "/sys/fs/cgroup/cpu"
                                                                 : "/sys/fs/cgroup";

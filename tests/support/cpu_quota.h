@@ -4,18 +4,18 @@
 
 namespace tutti::test {
 
-/// A cgroup whose processes together get no more than some of a core's time, in periods of 100 ms.
+/// A cgroup whose processes together get at most a part of a core's time, in periods of 100 ms.
 class CpuQuota {
  public:
-  /// Why none can be made here; empty if one can.
+  /// Returns why this machine cannot make one, or "".
   static std::string unavailable();
-  /// `cores`: 0.5 is half a core. Throws std::runtime_error where none can be made.
+  /// `cores`: 0.5 is half a core. Throws std::runtime_error if the cgroup cannot be made.
   explicit CpuQuota(double cores);
-  /// Its processes must have ended.
+  /// The processes of the cgroup must have ended.
   ~CpuQuota();
   CpuQuota(const CpuQuota&) = delete;
   CpuQuota& operator=(const CpuQuota&) = delete;
-  /// The calling process and all its threads belong to it from now on.
+  /// Moves the calling process with all its threads into the cgroup.
   void join() const;
 
  private:

@@ -8,12 +8,12 @@
 
 namespace tutti::test {
 
-/// `body` throws an Error of this code, in one line that holds `text`.
+/// Expects that `body` throws an Error with this code, in one line that contains `text`.
 template <class Body>
 void expect_error(ErrorCode code, std::string_view text, Body&& body) {
   SCOPED_TRACE(text);
   try {
-    static_cast<void>(body());  // which may return a Work
+    static_cast<void>(body());  // may return a Work
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     const std::string_view line = error.what();
@@ -23,7 +23,7 @@ void expect_error(ErrorCode code, std::string_view text, Body&& body) {
   }
 }
 
-/// The same for what is refused because an argument is wrong.
+/// Expects the same for a wrong argument.
 template <class Body>
 void expect_refused(std::string_view text, Body&& body) {
   expect_error(ErrorCode::invalid_argument, text, body);

@@ -12,13 +12,14 @@ namespace tutti::test {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// Why tests on a GPU cannot run here, or nothing. Asked once, in a child process: CUDA does not
-/// survive a fork, and the tests' ranks are forks of this process.
+/// Returns why tests on a GPU cannot run, or "". A child process finds out once, because CUDA does
+/// not survive a fork and the tests' ranks are forks of this process.
 std::string why_no_gpu();
-/// The same, where `more` may throw what else is missing; before this process has used CUDA.
+/// Does the same; `more` may throw another reason. Must be called before this process has used
+/// CUDA.
 std::string why_no_gpu(const std::function<void()>& more);
 
-/// Values on the GPU and back, in order of a stream of its own.
+/// Copies values to the GPU and back, in the order of its own stream.
 class Gpu {
  public:
   Gpu() : runtime_(device_runtime(DeviceKind::cuda)), stream_(runtime_.create_stream(kGpu)) {}
@@ -46,8 +47,9 @@ class Gpu {
     runtime_.free_host(pinned);
     return values;
   }
-  /// Into memory that is not pinned. The copy waits inside of CUDA for the stream and for all that
-  /// the stream waits for, and keeps the process's other threads from much meanwhile (docs/gpu.md).
+  /// Copies into memory that is not pinned. The copy waits inside CUDA for the stream and
+  /// everything before it. Meanwhile it blocks many calls of the process's other threads
+  /// (docs/gpu.md).
   template <class T>
   std::vector<T> read_at_once(const Tensor& tensor) {
     std::vector<T> values(static_cast<size_t>(tensor.count()));

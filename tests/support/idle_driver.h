@@ -8,7 +8,7 @@
 
 namespace tutti::test {
 
-/// The driver of Works that a test itself moves.
+/// The driver of Works that a test completes itself.
 class IdleDriver : public Driver {
  public:
   void drive(WorkState&, Milestone, Deadline) override {}

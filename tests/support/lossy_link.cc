@@ -28,10 +28,11 @@ namespace tutti::test {
 namespace {
 
 constexpr size_t kPacketBytes = 1500;
-// How far a late carrier may catch up.
+// The time that a late carrier may catch up.
 constexpr std::chrono::microseconds kBurst{500};
 
-// In the network namespace of the thread. No packet information: what is read and written is IP.
+// Creates a TUN device in the network namespace of the calling thread. Without packet information,
+// reads and writes are plain IP packets.
 Descriptor make_tun(const std::string& address) {
   Descriptor tun(::open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!tun) throw std::runtime_error(fmt::format("no /dev/net/tun: {}", std::strerror(errno)));
@@ -47,14 +48,14 @@ Descriptor make_tun(const std::string& address) {
   return tun;
 }
 
-// One direction.
+// One direction of the link.
 class Lane {
  public:
   Lane(int from, int to, const LossyLink::Quality& quality, unsigned seed)
       : from_(from), to_(to), quality_(quality), random_(seed) {}
 
   int from() const { return from_; }
-  /// When the next packet has been on the wire.
+  /// Returns when the next packet has been sent, or Clock::time_point::max().
   Clock::time_point next() const { return queue_.empty() ? Clock::time_point::max() : next_; }
 
   void take() {

@@ -19,7 +19,7 @@ namespace tutti::test {
 
 namespace {
 
-// A new namespace, made by a thread that enters it and ends.
+// Makes a new namespace with a thread that enters it and ends.
 Descriptor make_namespace() {
   int fd = -1;
   std::thread([&] {
@@ -57,7 +57,7 @@ NetworkNamespaces::NetworkNamespaces(int count) : bridge_(make_namespace()) {
     run(bridge, fmt::format("ip link set port{} master br0 up", host));
     run(ns, "ip link set lo up");
     run(ns, fmt::format("ip addr add {}/24 dev {}", address(host), kInterface));
-    // Without duplicate detection, which would keep the address unusable for a second or two.
+    // Duplicate detection would keep the address unusable for a second or two.
     run(ns, fmt::format("ip addr add {}/64 dev {} nodad", address_ipv6(host), kInterface));
     run(ns, fmt::format("ip link set {} up", kInterface));
   }

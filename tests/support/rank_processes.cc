@@ -1,4 +1,4 @@
-// Ranks as processes: each child sends home, through a pipe, what went wrong in it.
+// Ranks as processes. Each child sends its failures through a pipe.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ struct Child {
   pid_t pid = -1;
   Descriptor pipe;
   std::string complaint;
-  bool silent = false;  // has closed the pipe, which it does when it ends
+  bool silent = false;  // has closed the pipe, which it does at its end
 };
 
 struct Pipe {
@@ -41,8 +41,9 @@ Pipe make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-// In the child: whether LeakSanitizer finds memory that nothing points to. It looks by itself only
-// when a process returns from main(), which a forked rank must not: its parent's tests stand there.
+// Called in the child. Returns whether LeakSanitizer finds memory that nothing points to. It checks
+// by itself only when a process returns from main(), which a forked rank must not do, because the
+// parent's tests would follow there.
 bool loses_memory() {
 #ifdef __SANITIZE_ADDRESS__
   return __lsan_do_recoverable_leak_check() != 0;
@@ -51,7 +52,7 @@ bool loses_memory() {
 #endif
 }
 
-// In the child: what went wrong, a line each; empty if nothing did.
+// Runs the rank in the child. Returns its failures, one line each, or "".
 std::string be_rank(const std::function<Options()>& options, const RankFunction& body) {
   std::string complaint;
   testing::TestPartResultArray results;
@@ -83,7 +84,7 @@ int report(const Descriptor& pipe, const std::string& complaint) {
   return complaint.empty() ? 0 : 1;
 }
 
-// Reads what the children say until all have closed their pipes or the deadline passes.
+// Reads the children's failures until all have closed their pipes or the deadline passes.
 void listen(std::vector<Child>& children, Deadline deadline) {
   std::vector<pollfd> pipes;
   for (const auto& child : children) pipes.push_back({child.pipe.get(), POLLIN, 0});
@@ -119,7 +120,7 @@ void await(std::vector<Child>& children, double seconds, int dies = -1) {
   }
 }
 
-// Children by `start`, a function that forks and runs its argument in the child.
+// Starts children with `start`, a function that forks and runs its argument in the child.
 using Start = std::function<pid_t(int rank, const std::function<int()>&)>;
 
 std::vector<Child> start_children(int size, const Start& start,
@@ -194,7 +195,7 @@ void run_hosts(const std::vector<int>& layout, const RankFunction& body, const T
                double seconds) {
   if (const auto reason = NetworkNamespaces::unavailable(); !reason.empty())
     GTEST_SKIP() << "no network namespaces: " << reason;
-  constexpr int kPort = 7000;  // any: the namespaces are fresh
+  constexpr int kPort = 7000;  // any port, because the namespaces are new
   const int size = static_cast<int>(layout.size());
   const NetworkNamespaces hosts(*std::max_element(layout.begin(), layout.end()) + 1);
   const auto address = hosts.address(0);

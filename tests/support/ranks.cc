@@ -18,7 +18,7 @@ namespace tutti::test {
 
 namespace {
 
-// Ends the process when the ranks do not end in time: a thread cannot be ended otherwise.
+// Ends the process if the ranks do not end in time, because a thread cannot be ended from outside.
 class Watchdog {
  public:
   Watchdog(int size, double seconds)

@@ -11,7 +11,8 @@ namespace tutti::test {
 using RankFunction = std::function<void(Communicator&)>;
 using Tune = std::function<void(Options&)>;
 
-/// Whether to be brief: in `./dev sanitize`, but not in `--full` and `./dev check`.
+/// True if tests should be short: in `./dev sanitize`, but not with `--full` and not in `./dev
+/// check`.
 #if defined(TUTTI_EVERY_DAY) && (defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__))
 inline constexpr bool kIsBrief = true;
 #else
@@ -23,39 +24,39 @@ inline constexpr bool kIsSlow = true;
 inline constexpr bool kIsSlow = kIsBrief;
 #endif
 
-/// How often to repeat what is drawn at random, or differs by a count alone: `times`, and a quarter
-/// of it where to be brief and under tsan, which tells as much of fewer repetitions and takes many
-/// times as long for each.
+/// Returns how often to repeat a random case, or cases that differ only by a number: `times`, or a
+/// quarter of it in short runs and under tsan. tsan finds as much in fewer repetitions, and each
+/// takes many times as long.
 constexpr int repetitions(int times) { return kIsSlow ? times / 4 : times; }
 
-/// Numbers of ranks to try one after another: all of them, or where to be brief three alone, of
-/// which each has a rank before it and another one after.
+/// Returns the numbers of ranks to test one after another. In short runs that is only three: the
+/// middle rank has a rank on both sides.
 inline std::vector<int> rank_counts(std::vector<int> all) {
   return kIsBrief ? std::vector{3} : all;
 }
 
-/// Options of ranks over this backend.
+/// Returns options for ranks over this backend.
 Tune over(std::string backend);
 
-/// Fails the test unless an allreduce sums 10 ones of every rank: for ranks that have just refused
-/// or given up something and must go on.
+/// Fails the test unless an allreduce sums 10 ones of every rank. Ranks call it after an error that
+/// must not end the communicator.
 void still_works(Communicator& comm);
 
-/// Runs `body` on `size` ranks that are threads of this process, each with a Communicator of its
-/// own over one memory store. What a rank throws becomes a test failure that names the rank; gtest
-/// assertions inside `body` work (non-fatal ones, and fatal ones that end that rank's body). A run
-/// that takes more than `seconds` ends the process, naming the ranks that are still in it.
+/// Runs `body` on `size` ranks that are threads of this process. Each rank has its own Communicator
+/// over one memory store. An exception of a rank becomes a test failure that names the rank. gtest
+/// assertions inside `body` work; a fatal one ends that rank's body. If the run takes more than
+/// `seconds`, the process ends and names the ranks that still run.
 void run_threads(int size, const RankFunction& body, const Tune& tune = {}, double seconds = 60);
 
-/// The same on ranks that are processes over a store of files. To be called before this process has
-/// started a thread. What a child throws, and its gtest failures, become failures here that name
-/// the rank; children that take more than `seconds` are killed and named. `dies`: a rank that must
-/// end by a signal.
+/// Does the same with ranks that are processes over a store of files. Must be called before this
+/// process has started a thread. Exceptions and gtest failures of a child become failures of the
+/// parent that name the rank. Children that take more than `seconds` are killed and named. The rank
+/// `dies` must end by a signal.
 void run_processes(int size, const RankFunction& body, const Tune& tune = {}, double seconds = 60,
                    int dies = -1);
 
-/// The same on hosts that are network namespaces, over a TCP store on host 0: rank r runs on host
-/// layout[r]. Skips the test, saying why, where namespaces cannot be made.
+/// Does the same on hosts that are network namespaces, over a TCP store on host 0: rank r runs on
+/// host layout[r]. Skips the test with a reason if there can be no namespaces.
 void run_hosts(const std::vector<int>& layout, const RankFunction& body, const Tune& tune = {},
                double seconds = 60);
 

@@ -7,7 +7,7 @@
 
 namespace tutti::test {
 
-/// A new folder that goes with the object.
+/// A new temporary folder, deleted with the object.
 class ScratchFolder {
  public:
   ScratchFolder() {

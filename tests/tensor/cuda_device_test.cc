@@ -1,5 +1,4 @@
-// What every DeviceRuntime promises: on the tests' fake device always, on CUDA where there is a
-// GPU.
+// The promises of every DeviceRuntime, tested on the fake device, and on CUDA if there is a GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,7 +66,7 @@ class DeviceRuntimeConformance : public testing::TestWithParam<DeviceKind> {
   }
 
   uint64_t* word() { return words_.emplace_back(runtime_->take_word()); }
-  // Memory of the host and of the device, until the test is over.
+  // Return memory of the host and of the device that lives until the end of the test.
   template <class T = std::byte>
   std::span<T> host(int64_t count, T value = {}) {
     host_.push_back(runtime_->allocate_host(static_cast<size_t>(count) * sizeof(T)));
@@ -79,7 +78,7 @@ class DeviceRuntimeConformance : public testing::TestWithParam<DeviceKind> {
     there_.push_back(runtime_->allocate(bytes, device_));
     return static_cast<std::byte*>(there_.back());
   }
-  // The same bytes on the device, `shift` bytes after a boundary.
+  // Returns a copy of the bytes on the device, `shift` bytes after an alignment boundary.
   std::byte* send(const Buffer& buffer, size_t shift = 0) {
     auto* memory = there(buffer.bytes() + shift) + shift;
     runtime_->copy(memory, buffer.data(), buffer.bytes(), stream_);
@@ -155,7 +154,7 @@ TEST_P(DeviceRuntimeConformance, AnEventOrdersTwoStreams) {
   runtime_->record(event, stream_);
   runtime_->wait_event(other, event);
   runtime_->copy(target.data(), memory, 20000, other);
-  runtime_->destroy_event(event);  // while both may still need it
+  runtime_->destroy_event(event);  // while both streams may still need it
   store(gate, 1);
   runtime_->synchronize(other);
   EXPECT_THAT(target, Each(9));
@@ -169,7 +168,7 @@ TEST_P(DeviceRuntimeConformance, AWaitMeansTheLastRecordingBeforeIt) {
   runtime_->record(event, stream_);
   runtime_->wait_event(other, event);
   runtime_->wait_word(stream_, gate, 1);
-  runtime_->record(event, stream_);  // held; the other stream does not wait for this one
+  runtime_->record(event, stream_);  // held; the other stream does not wait for this recording
   runtime_->synchronize(other);
   EXPECT_FALSE(runtime_->reached(event));
   store(gate, 1);
@@ -183,7 +182,7 @@ TEST_P(DeviceRuntimeConformance, WordsPassBetweenStreamsAndTheHost) {
   const auto other = runtime_->create_stream(device_);
   auto *go = word(), *between = word(), *done = word();
   EXPECT_EQ(load(go), 0u);
-  runtime_->wait_word(stream_, go, 5);  // at least
+  runtime_->wait_word(stream_, go, 5);  // waits for at least this value
   runtime_->write_word(stream_, between, uint64_t{1} << 40);
   runtime_->wait_word(other, between, uint64_t{1} << 40);
   runtime_->write_word(other, done, ~uint64_t{0} >> 1);
@@ -196,7 +195,7 @@ TEST_P(DeviceRuntimeConformance, WordsPassBetweenStreamsAndTheHost) {
   runtime_->destroy_stream(other);
 }
 
-// More than one command of CUDA's holds.
+// One command of CUDA cannot wait for this many words.
 TEST_P(DeviceRuntimeConformance, AStreamWaitsForEachOfManyWords) {
   constexpr size_t kWords = 100;
   for (const size_t last : {size_t{0}, size_t{63}, size_t{64}, kWords - 1}) {
@@ -235,7 +234,7 @@ TEST_P(DeviceRuntimeConformance, WordsAreZeroWhoeverHadThemBefore) {
 TEST_P(DeviceRuntimeConformance, HostFunctionsKeepTheOrderAndMayGiveBack) {
   std::vector<int> order;
   for (int i = 0; i < 50; ++i) runtime_->host_function(stream_, [&, i] { order.push_back(i); });
-  // What a Work held last: memory, an event, a word.
+  // The last resources of a Work: memory, an event, a word.
   auto memory = std::make_shared<Tensor>(Shape{1000}, DataType::f32, device_);
   auto* pinned = runtime_->allocate_host(100);
   auto* given = runtime_->take_word();
@@ -254,7 +253,7 @@ TEST_P(DeviceRuntimeConformance, HostFunctionsKeepTheOrderAndMayGiveBack) {
 }
 
 TEST_P(DeviceRuntimeConformance, TensorsAreZeroAtBirthAndClone) {
-  for (int round = 0; round < 3; ++round) {  // memory that was used before, too
+  for (int round = 0; round < 3; ++round) {  // also with memory that was used before
     const Tensor tensor(Shape{1001}, DataType::f32, device_);
     auto seen = host<float>(1001, 5.0f), mine = host<float>(1001, 2.5f);
     runtime_->copy(seen.data(), tensor.data(), 4004, stream_);
@@ -271,7 +270,8 @@ TEST_P(DeviceRuntimeConformance, TensorsAreZeroAtBirthAndClone) {
 }
 
 TEST_P(DeviceRuntimeConformance, TooMuchIsAnErrorThatNamesBytesAndDevice) {
-  // The fake device takes the host's memory, where sanitizers end a program that asks for too much.
+  // The fake device allocates host memory, and sanitizers end a program that asks for too much of
+  // it.
   const size_t bytes = device_.kind == DeviceKind::fake ? ~size_t{0} : size_t{1} << 50;
   try {
     runtime_->allocate(bytes, device_);
@@ -281,20 +281,21 @@ TEST_P(DeviceRuntimeConformance, TooMuchIsAnErrorThatNamesBytesAndDevice) {
     EXPECT_THAT(error.what(), StartsWith("cannot allocate " + std::to_string(bytes) + " bytes on " +
                                          to_string(device_)));
   }
-  // And it goes on.
+  // The runtime still works.
   auto* memory = there(100);
   EXPECT_NE(memory, nullptr);
 }
 
 // --- packing ------------------------------------------------------------------------------------
 
-// Pack, and unpack with a clean verdict, equal to the host's.
+// Packing, and unpacking without a veto, give the same as on the host.
 TEST_P(DeviceRuntimeConformance, PacksEveryPairAsTheReferenceDoes) {
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
   std::mt19937_64 random(kSeed);
   for (const DataType from : kAllTypes)
     for (const DataType to : kAllTypes) {
-      // All at once: the pieces of a bucket, aligned or not, and around a block's share.
+      // All pieces of a bucket go in one call. Some are not aligned, and some have about the size
+      // of a block's share.
       const Scale scale = random() % 2 ? Scale{} : Scale{0.37, 3};
       std::vector<Buffer> tensors;
       std::vector<Piece> here, there_pieces;
@@ -355,7 +356,7 @@ TEST_P(DeviceRuntimeConformance, PacksMoreTensorsThanOneLaunchTakes) {
   for (const auto* gate : gates) ASSERT_EQ(load(gate), 1u);
 }
 
-// The word is the last to come, so whoever sees it sees all else.
+// The word is written last, so whoever sees it sees everything else.
 TEST_P(DeviceRuntimeConformance, AVetoInAnyTypeStopsAllButTheWord) {
   for (const DataType dtype : kAllTypes)
     for (const bool zero_vetoes : {false, true})
@@ -433,7 +434,7 @@ TEST(CudaPlugin, ATensorWithoutItIsAClearError) {
   EXPECT_FALSE(has_device_runtime(DeviceKind::cuda));
 }
 
-// Here or on any machine: it loads without a driver and says what is missing.
+// On any machine the plugin loads without a driver and reports what is missing.
 TEST(CudaPlugin, LoadsWithoutADriverAndSaysWhyThereIsNoGpu) {
   const auto file = device_plugin_file(DeviceKind::cuda);
   if (!std::filesystem::exists(file)) GTEST_SKIP() << "there is no " << file;

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A tensor of another library: 2 x 3 floats, dense, that counts how often it is deleted.
+// A dense tensor of another library with 2 x 3 floats. It counts how often it is deleted.
 struct Foreign {
   std::vector<float> data{1, 2, 3, 4, 5, 6};
   std::vector<int64_t> shape{2, 3}, strides{3, 1};
@@ -32,7 +32,7 @@ struct Foreign {
   DLTensor& tensor() { return managed.dl_tensor; }
 };
 
-// The message with which from_dlpack refuses, and proof that it left the tensor with its owner.
+// Returns the message with which from_dlpack refuses. Checks that the tensor stayed with its owner.
 std::string refusal(Foreign& foreign) {
   try {
     from_dlpack(&foreign.managed);
@@ -183,7 +183,7 @@ TEST(ToDlpack, RoundTripsEveryTypeAndShape) {
     for (const Shape& shape : {Shape{}, Shape{0}, Shape{5}, Shape{2, 1, 3}}) {
       const Tensor tensor(shape, static_cast<DataType>(i));
       const Tensor back = from_dlpack(to_dlpack(tensor));
-      // DLPack knows no raw bytes.
+      // DLPack has no raw bytes.
       EXPECT_EQ(back.dtype(), tensor.dtype() == DataType::raw ? DataType::u8 : tensor.dtype());
       EXPECT_EQ(back.shape(), shape);
       EXPECT_EQ(back.data(), tensor.data());

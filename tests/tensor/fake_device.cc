@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kMostPending = 65'536;
 constexpr double kSynchronizeSeconds = 60;
 
-// True on the threads of streams, where the runtime must not be called.
+// True on the threads of streams, which must not call the runtime.
 thread_local bool on_stream_thread = false;
 
 // A thread that runs operations in order, each after a random delay.
@@ -51,9 +51,9 @@ class Stream {
     changed_.notify_all();
   }
 
-  // What has not begun never happens, nor does what is submitted until it is started again.
+  // Drops all operations that have not begun, and all that are submitted before the next start().
   void stop() {
-    std::deque<std::function<void()>> dropped;  // whose ends may call the device
+    std::deque<std::function<void()>> dropped;  // their destructors may call the device
     const std::lock_guard lock(mutex_);
     is_stopped_ = true;
     stops_.fetch_add(1);
@@ -65,11 +65,12 @@ class Stream {
     is_stopped_ = false;
   }
 
-  // Holds the stream, from within an operation, until `condition` is true. A word in memory rings
-  // no bell when it changes, so this polls, as a GPU does.
+  // Holds the stream, from within an operation, until `condition` is true. It polls, as a GPU does,
+  // because a write to memory notifies nobody.
   template <class Condition>
   void hold_until(Condition&& condition) const {
-    // Streams that are held for long leave a busy machine to those that work.
+    // If a stream is held for long, it polls less often, so that other threads of a busy machine
+    // can work.
     for (int polls = 0; !condition() && !abandoned_.load() && stops_.load() == stops_before_;
          ++polls)
       std::this_thread::sleep_for(std::chrono::microseconds(polls < 50 ? 20 : 200));
@@ -81,7 +82,7 @@ class Stream {
                                [this] { return operations_.empty() && !is_running_; });
   }
 
-  // No more submissions; what was submitted still runs.
+  // Ends the submissions. Operations that were submitted still run.
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -108,7 +109,7 @@ class Stream {
     }
   }
 
-  // Every other operation comes as soon as it may, so that bursts and gaps both happen.
+  // Half of the operations get the least delay, so that both bursts and gaps occur.
   std::chrono::microseconds random_delay() {
     const auto least = options_.least_delay.count();
     if (random_() % 2 == 0) return options_.least_delay;
@@ -122,17 +123,18 @@ class Stream {
   }
 
   const FakeDevice::Options options_;
-  std::mt19937_64 random_;  // the stream's thread only
+  std::mt19937_64 random_;  // used only by the stream's thread
   std::atomic<bool> abandoned_{false};
   std::atomic<int> stops_{0};
-  int stops_before_ = 0;  // the operation that runs began; the stream's thread only
+  int stops_before_ = 0;  // stops_ when the current operation began; used only by the stream's
+                          // thread
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> operations_;  // guarded by mutex_, as the rest
+  std::deque<std::function<void()>> operations_;  // this and the fields below are guarded by mutex_
   bool is_running_ = false;
   bool is_stopped_ = false;
   bool closed_ = false;
-  std::thread thread_;  // last: starts when all else is there
+  std::thread thread_;  // last, because it starts when everything else is constructed
 };
 
 // One recording of an event. Waiting streams share it, so an event may be recorded again or
@@ -198,7 +200,8 @@ class FakeDevice::Implementation {
   void close(StreamRef reference) {
     if (options_.queues == 0) stream(reference).close();
   }
-  // What other streams put into its queue may wait for the caller.
+  // The caller may itself have to release operations of other streams in the same queue. So this
+  // waits only for the caller's stream.
   bool wait_until_idle(StreamRef reference, Deadline deadline) {
     auto& queue = stream(reference);
     if (options_.queues == 0 || reference.native == nullptr) return queue.wait_until_idle(deadline);
@@ -209,7 +212,7 @@ class FakeDevice::Implementation {
     return here->reached.load();
   }
 
-  // Streams live as long as this does, and what they drop may call the device.
+  // Streams live as long as this object. The operations that they drop may call the device.
   void fail(bool failed) {
     for (auto* stream : all_streams()) failed ? stream->stop() : stream->start();
   }
@@ -227,7 +230,7 @@ class FakeDevice::Implementation {
     free_words_.push_back(word);
   }
 
-  // Memory that is freed in the order of a stream.
+  // Remembers the stream in whose order this memory is freed.
   void remember(void* memory, StreamRef stream) {
     const std::lock_guard lock(mutex_);
     streams_of_[memory] = stream;
@@ -257,7 +260,7 @@ class FakeDevice::Implementation {
     return queues_.emplace_back(std::make_unique<Stream>(options_, queues_.size() + 1)).get();
   }
 
-  // A stream as callers know it.
+  // A stream as callers see it.
   struct Place {
     explicit Place(Stream* its_queue) : queue(its_queue) {}
     Stream* queue;

@@ -10,29 +10,30 @@
 
 namespace tutti {
 
-/// The device of the tests: host memory behind streams that are threads. A stream starts each of
-/// its operations after a random delay, so the host is nearly always ahead of it, as of a GPU, and
-/// code that forgets to wait reads old bytes. Registers itself as the runtime of DeviceKind::fake
-/// while it lives; one at a time.
+/// The device of the tests: host memory, and streams that are threads. A stream starts each of its
+/// operations after a random delay. So the host is nearly always ahead of it, as with a GPU, and
+/// code that forgets to wait reads old bytes. The object registers itself as the runtime of
+/// DeviceKind::fake. Only one may exist at a time.
 ///
-/// Stricter than a GPU, to find mistakes: fresh memory is filled with garbage, a host function that
-/// calls the runtime gets Error(internal), and so does who submits to a stream more than 65,536
-/// operations ahead, or maps memory of its own process. A null stream is the default stream.
+/// It is stricter than a GPU, to find mistakes. Fresh memory is filled with garbage. It is an
+/// Error(internal) if a host function calls the runtime, if a stream has more than 65,536
+/// operations pending, or if a process maps its own memory. A null stream is the default stream.
 class FakeDevice : public DeviceRuntime {
  public:
   struct Options {
     uint64_t seed = 1;
     std::chrono::microseconds least_delay{0};
     std::chrono::microseconds most_delay{200};
-    /// How long finish_streams() waits, and the destructor before it drops what still waits.
+    /// How long finish_streams() waits, and how long the destructor waits before it drops pending
+    /// operations.
     std::chrono::milliseconds farewell{5000};
-    /// Of the hardware, in which streams stand in turn: one that waits holds what other streams
-    /// have put into its queue since. 0: each stream has its own.
+    /// The number of hardware queues, which the streams share in turn. A stream that waits holds
+    /// later operations of other streams in its queue. 0: each stream has its own queue.
     int queues = 0;
-    /// How many it says there are. 1: ranks that are threads share it, so that wait_on() waits on
-    /// the host.
+    /// The number of devices that it reports. With 1, ranks that are threads share it, so wait_on()
+    /// waits on the host.
     int devices = 1;
-    /// Empty: `auto` does not see that ranks share it.
+    /// If empty, `auto` does not see that ranks share the device.
     std::string identity = {};
   };
 
@@ -40,14 +41,16 @@ class FakeDevice : public DeviceRuntime {
   explicit FakeDevice(Options options);
   ~FakeDevice() override;
 
-  /// How often the host has waited for a stream: tests of code that must not, compare this.
+  /// Returns how often the host has waited for a stream. Tests of code that must not wait compare
+  /// it.
   int64_t synchronize_count() const;
-  /// Waits for all that is on any stream, destroyed ones too. A program must not return from main()
-  /// before: what they compute with (oneDNN) may be gone then.
+  /// Waits for all operations of all streams, including destroyed ones. A program must call it
+  /// before it returns from main(), because libraries that the operations use (oneDNN) may be gone
+  /// after that.
   void finish_streams();
-  /// From now on what asks a stream (record, reached, synchronize, require_alive) throws
-  /// Error(unavailable), as a GPU does after a sticky error; until `failed` is false. What the
-  /// streams have not begun never happens.
+  /// Makes calls that query a stream (record, reached, synchronize, require_alive) throw
+  /// Error(unavailable), as a GPU does after a sticky error, until `failed` is false. Operations
+  /// that have not begun never run.
   void fail_for_good(bool failed = true);
 
   DeviceKind kind() const override { return DeviceKind::fake; }

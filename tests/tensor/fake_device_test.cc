@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 
 constexpr Device kFake{DeviceKind::fake, 0};
 
-// Opens a wait_word() that holds a stream, in the way a host does it: by a store with release.
+// Opens a wait_word() that holds a stream, as a host does it: by a store with release.
 void open(uint64_t& gate) { std::atomic_ref(gate).store(1, std::memory_order_release); }
 
 TEST(FakeDevice, IsTheRuntimeOfItsKindWhileItLives) {
@@ -48,7 +48,7 @@ TEST(FakeDevice, WhoReadsTooEarlySeesOldBytes) {
   device.destroy_stream(stream);
 }
 
-// A null stream means another one on each device.
+// A null stream is another stream on each device.
 TEST(FakeDevice, ATensorWithoutAStreamIsWaitedForOnItsOwnDevice) {
   struct Recorder : FakeDevice {
     using FakeDevice::FakeDevice;
@@ -125,10 +125,11 @@ TEST(FakeDevice, AWaitMeansTheLastRecordingBeforeIt) {
   device.record(event, producer);
   device.wait_event(consumer, event);
   device.wait_word(producer, &gate, 1);
-  device.record(event, producer);  // later, and held: the consumer does not wait for this one
+  device.record(event, producer);  // a later recording that is held; the consumer does not wait for
+                                   // it
   device.synchronize(consumer);
   EXPECT_FALSE(device.reached(event));
-  device.destroy_event(event);  // while it is pending
+  device.destroy_event(event);  // while the event is pending
   open(gate);
   device.synchronize(producer);
 }
@@ -157,7 +158,7 @@ TEST(FakeDevice, DelaysDifferBetweenSeeds) {
     device.synchronize({});
     return Clock::now() - start;
   };
-  // Of 20 seeds one has hardly any delay in four operations, and one has much.
+  // Of 20 seeds, at least one delays four operations hardly at all, and another one much.
   auto shortest = run(0), longest = shortest;
   for (uint64_t seed = 1; seed < 20; ++seed) {
     const auto took = run(seed);
@@ -232,7 +233,7 @@ TEST(FakeDevice, TensorsLiveOnItAndCloneInStreamOrder) {
   EXPECT_THAT(copy.span<float>(), testing::ElementsAre(0, 0, 3, 0));
 }
 
-// Two ranks' buckets, reduced by hand: what every library does that knows of no verdicts.
+// Adds the buckets of two ranks by hand, like a library that knows no verdicts.
 void add_buckets(FakeDevice& device, const DeviceBucket& own, const DeviceBucket& other) {
   device.host_function({}, [=] {
     for (int64_t i = 0; i < own.count + own.lanes; ++i)
@@ -266,7 +267,7 @@ TEST_F(Packing, CastsScalesAndComesBack) {
   EXPECT_EQ(*gate, 1u);
   EXPECT_THAT(first_, testing::ElementsAre(3, 6, 9));
   EXPECT_THAT(second_, testing::ElementsAre(30, 60));
-  EXPECT_EQ(memory.span<float>()[3], 0);  // between the pieces
+  EXPECT_EQ(memory.span<float>()[3], 0);  // memory between the pieces
   device_.give_back_word(word);
   device_.give_back_word(gate);
 }

@@ -8,7 +8,7 @@ namespace tutti {
 
 namespace {
 
-constexpr int kThreads = kMostFlagRanks;  // of a block: one for each peer at least
+constexpr int kThreads = kMostFlagRanks;  // threads of a block: at least one for each peer
 std::atomic<int> last_blocks{0};
 
 template <class T, bool kPackets>

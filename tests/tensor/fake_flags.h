@@ -6,11 +6,11 @@
 
 namespace tutti {
 
-/// One rank's part of an allreduce by flags, as a thread runs it: block after block, which every
-/// rank does in one order.
+/// Returns one rank's part of an allreduce by flags, for a thread to run. It runs block after
+/// block; all ranks use the same order.
 std::function<void()> fake_flags(const DeviceFlags& flags, uint64_t seed);
 
-/// The blocks of the last one that any rank began.
+/// Returns the number of blocks of the last allreduce that any rank began.
 int last_fake_flag_blocks();
 
 }  // namespace tutti

@@ -21,7 +21,7 @@ struct Inside {
   int pid = 0;
   int file = -1;
   uint64_t bytes = 0;
-  uint64_t inode = 0;  // a number of a file may be another's by now
+  uint64_t inode = 0;  // the process may have another file under this descriptor by now
 };
 static_assert(sizeof(Inside) <= sizeof(DeviceHandle));
 

@@ -8,13 +8,13 @@
 
 namespace tutti {
 
-/// The fake device's memory that other processes map: files without a name, which a handle finds in
-/// the folder of their process. As strict as CUDA's IPC: what is not a whole allocation of this
-/// kind has no handle, and a process cannot map its own.
+/// The fake device's memory that other processes map. It consists of files without a name, which a
+/// handle finds in the /proc folder of their process. It is as strict as CUDA's IPC: only a whole
+/// allocation of this kind has a handle, and a process cannot map its own.
 class FakeSharedMemory {
  public:
   FakeSharedMemory() = default;
-  /// Unmaps what its own process allocated; who maps it elsewhere keeps it.
+  /// Unmaps the allocations of its own process. Other processes keep their mappings.
   ~FakeSharedMemory();
   FakeSharedMemory(const FakeSharedMemory&) = delete;
   FakeSharedMemory& operator=(const FakeSharedMemory&) = delete;
@@ -36,7 +36,7 @@ class FakeSharedMemory {
     int uses = 0;
   };
 
-  std::mutex mutex_;  // guards the following
+  std::mutex mutex_;  // guards the fields below
   std::map<void*, Own> own_;
   std::map<void*, Mapped> mapped_;
 };

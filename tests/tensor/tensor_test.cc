@@ -12,7 +12,7 @@
 #include "tutti/tensor/device_plugin.h"
 #include "tutti/tensor/device_runtime.h"
 
-// An allocation that is too large shall return null under the sanitizers too.
+// A too large allocation must return null under the sanitizers, too.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 

@@ -45,7 +45,8 @@ TEST(PlanBuckets, LooksAheadOverMixedTypes) {
 TEST(PlanBuckets, CutsHugeTensorsIntoPieces) {
   const std::vector<Signature> tensors{signature(10), signature(2500), signature(10)};
   const auto buckets = plan_buckets(places(tensors), 1 << 20, 4000);
-  // What is before the huge one does not wait for its pieces, nor do they wait for what follows.
+  // The tensor before the huge one does not wait for the huge one's pieces. The pieces do not wait
+  // for the tensor behind them.
   ASSERT_EQ(buckets.size(), 5u);
   EXPECT_EQ(buckets[0].slices, (std::vector<BucketSlice>{{0, 0, 10, 0}}));
   EXPECT_EQ(buckets[1].slices, (std::vector<BucketSlice>{{1, 0, 1000, 0}}));
@@ -65,14 +66,14 @@ TEST(PlanBuckets, PiecesOvertakeNothingOfOtherTypesEither) {
 }
 
 TEST(PlanBuckets, FullBucketsOvertakeNothingMoreUrgent) {
-  // An urgent one of f32, then more bf16 than one bucket holds.
+  // An urgent f32 tensor, then more bf16 tensors than one bucket holds.
   std::vector<Signature> tensors{signature(10)};
   for (int i = 0; i < 6; ++i) tensors.push_back(signature(100, DataType::bf16));
   tensors[0].priority = 1;
   auto buckets = plan_buckets(places(tensors), 500, 1 << 20);
   ASSERT_EQ(buckets.size(), 4u);
   EXPECT_EQ(buckets[0].slices[0].index, 0);
-  // Where none is more urgent than others, it may go on filling.
+  // If no tensor is more urgent than the others, the f32 bucket may wait and fill up.
   tensors[0].priority = 0;
   buckets = plan_buckets(places(tensors), 500, 1 << 20);
   ASSERT_EQ(buckets.size(), 4u);
@@ -161,8 +162,8 @@ TEST(PlanBuckets, CoversEveryElementOnce) {
     const auto buckets = plan_buckets(places(tensors), fusion, partition);
     std::vector<int64_t> next(tensors.size(), 0);
     for (const auto& bucket : buckets) {
-      // Nothing of a more urgent tensor is left behind that came before all of this bucket, and
-      // nothing at all behind a piece.
+      // Every more urgent tensor before this bucket's first one is in an earlier bucket. A piece
+      // leaves no earlier tensor behind, whatever its priority.
       const auto& last = bucket.slices.back();
       int32_t urgency = tensors[static_cast<size_t>(bucket.slices.front().index)].priority;
       const bool is_piece = last.count < tensors[static_cast<size_t>(last.index)].shape.count();
@@ -196,7 +197,7 @@ Signature moved(CollectiveKind kind, int64_t count) {
   return made;
 }
 
-// Each kind has buckets of its own; what is large goes alone, behind what was before it.
+// Each kind has its own buckets. A large tensor goes alone, behind the tensors that came before it.
 TEST(PlanBuckets, AllgathersAndReduceScattersShareTheirs) {
   const auto gather = moved(CollectiveKind::allgather, 10),
              scatter = moved(CollectiveKind::reduce_scatter, 10),

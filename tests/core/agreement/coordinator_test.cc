@@ -9,7 +9,7 @@ namespace {
 
 const auto kNow = Clock::time_point();
 
-// Rank 0's half, fed by hand with what the ranks say.
+// Runs rank 0's half of the agreement; the test feeds it the messages of the ranks.
 class CoordinatorTest : public testing::Test {
  protected:
   static Options options() {
@@ -19,7 +19,7 @@ class CoordinatorTest : public testing::Test {
   }
 
   static WireReader body(const WireWriter& message) {
-    return WireReader(message.bytes().subspan(1));  // behind its type
+    return WireReader(message.bytes().subspan(1));  // behind the message type
   }
   void ask(int rank, const std::string& name) {
     auto message = begin_message(MessageType::requests);
@@ -38,7 +38,7 @@ class CoordinatorTest : public testing::Test {
     if (type == MessageType::plan_left) coordinator_.on_plan_left(rank, body(message));
   }
 
-  // What rank 0 got since the last call.
+  // The answers that rank 0 received since the last call.
   struct Heard {
     std::vector<std::string> names;
     bool has_plan = false;
@@ -63,7 +63,7 @@ class CoordinatorTest : public testing::Test {
     sent_.clear();
     return heard;
   }
-  // Steps of a and b on both ranks until a plan is locked.
+  // Runs steps of "a" and "b" on both ranks until a plan is locked.
   void lock() {
     for (int step = 0; step < 10; ++step)
       for (const std::string name : {"a", "b"}) {
@@ -85,16 +85,16 @@ class CoordinatorTest : public testing::Test {
 
 TEST_F(CoordinatorTest, WhatWasAskedBeforeThePlanWasHeardOfIsNotAskedTwice) {
   lock();
-  // Rank 0 gives the plan up before rank 1 has heard of it.
+  // Rank 0 gives the plan up before rank 1 has received it.
   say(0, MessageType::plan_joined);
   say(0, MessageType::plan_failed);
   say(0, MessageType::plan_left);
   ask(0, "a");
-  ask(1, "a");  // sent before it heard: becomes part of the plan there
+  ask(1, "a");  // sent before rank 1 receives the plan, which then contains this request
   EXPECT_TRUE(hear().names.empty());
   say(1, MessageType::plan_joined);
   say(1, MessageType::plan_left);
-  ask(1, "a");  // out of the plan again
+  ask(1, "a");  // rank 1 has left the plan and asks for it again
   EXPECT_EQ(hear().names, std::vector<std::string>{"a"});
 }
 
@@ -115,8 +115,8 @@ TEST_F(CoordinatorTest, TheNextPlanWaitsUntilAllRanksHaveLeftTheLast) {
   lock();
 }
 
-// Each rank hears a number for each rank, not one for each two ranks, and what else is answered
-// with it as ever.
+// The answer to an alltoall holds one row count for each rank, not one for each pair of ranks. The
+// other answers of the same message are unchanged.
 TEST(CoordinatorAlltoall, TellsEachRankWhatItGets) {
   constexpr int kSize = 3;
   const int64_t rows[kSize][kSize] = {{1, 2, 3}, {0, 5, 0}, {7, 0, 4}};

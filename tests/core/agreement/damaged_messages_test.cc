@@ -1,4 +1,4 @@
-// Messages that no rank writes: each is refused before anything is made of it. Most were found by
+// Messages that no rank writes. Each is refused before it has any effect. Most were found by
 // tests/fuzz.
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ class DamagedMessages : public testing::Test {
     encode_request(message, request, NameCache(0));
     coordinator_.on_requests(rank, WireReader(message.bytes()), kStart);
   }
-  // What all ranks are answered.
+  // Returns the answer that all ranks receive.
   Response answer() {
     coordinator_.answer();
     EXPECT_EQ(sent_.size(), 1u);
@@ -90,7 +90,7 @@ TEST_F(DamagedMessages, RequestsThatNoRankMakes) {
   auto nameless = request_of(CollectiveKind::allreduce);
   nameless.name = "";
   EXPECT_THROW(ask(0, nameless), DamagedMessage);
-  nameless.name = "t\n0-1";  // as the coordinator calls what ranks 0 and 1 send each other
+  nameless.name = "t\n0-1";  // the coordinator's own name for the transfers between ranks 0 and 1
   EXPECT_THROW(ask(0, nameless), DamagedMessage);
   auto to_itself = request_of(CollectiveKind::send);
   to_itself.signature.root = 1;
@@ -125,7 +125,7 @@ TEST_F(DamagedMessages, TensorsThatNoMemoryHolds) {
   EXPECT_THROW(ask(0, beyond), DamagedMessage);
 }
 
-// A user may give such rows: he hears of a mismatch, and nothing overflows.
+// A user may give such row counts. He gets a mismatch error, and no sum overflows.
 TEST_F(DamagedMessages, RowsThatCannotBeCountedAreAMismatch) {
   auto request = request_of(CollectiveKind::reduce_scatter);
   request.rows = {INT64_MAX, INT64_MAX, 8};
@@ -187,7 +187,7 @@ TEST_F(DamagedMessages, AnswersForRanksThatCannotHaveJoined) {
   EXPECT_NO_THROW(round_trip(response));
 }
 
-// Memory beyond a tensor's would be read, and written.
+// A wrong answer would make the rank read and write beyond its tensor.
 TEST_F(DamagedMessages, AnswersAreAboutWhatWasAsked) {
   const auto fits = [](const Request& asked, const Response& answered) {
     try {
@@ -208,7 +208,7 @@ TEST_F(DamagedMessages, AnswersAreAboutWhatWasAsked) {
   const auto gather = request_of(CollectiveKind::allgather);
   EXPECT_TRUE(fits(gather, response_of(CollectiveKind::allgather, {1, 6, 2})));
   EXPECT_FALSE(fits(gather, response_of(CollectiveKind::allgather, {6, 7, 6})));
-  EXPECT_FALSE(fits(gather, response_of(CollectiveKind::broadcast)));  // it has no rows at all
+  EXPECT_FALSE(fits(gather, response_of(CollectiveKind::broadcast)));  // it has no rows
   auto into = gather;
   into.output_rows = 9;
   EXPECT_TRUE(fits(into, response_of(CollectiveKind::allgather, {1, 6, 2})));
@@ -218,9 +218,11 @@ TEST_F(DamagedMessages, AnswersAreAboutWhatWasAsked) {
   EXPECT_FALSE(fits(scattered, response_of(CollectiveKind::reduce_scatter, {1, 2, 4})));
   const auto to_all = request_of(CollectiveKind::alltoall);
   EXPECT_TRUE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 6, 6})));
-  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 3, 6, 6})));  // from itself
-  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 2, 2})));  // it gives 3
-  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::barrier)));  // it has no rows at all
+  EXPECT_FALSE(
+      fits(to_all, response_of(CollectiveKind::alltoall, {0, 3, 6, 6})));  // gives itself 2
+  EXPECT_FALSE(
+      fits(to_all, response_of(CollectiveKind::alltoall, {0, 2, 2, 2})));  // rank 1 gives 3
+  EXPECT_FALSE(fits(to_all, response_of(CollectiveKind::barrier)));        // it has no rows
   auto vast = response_of(CollectiveKind::alltoall, {0, 2, 1 << 30, 1 << 30});
   vast.signature.shape = {6, 1 << 20};
   auto of_vast = to_all;
@@ -241,7 +243,7 @@ TEST_F(DamagedMessages, PlansThatCannotBeReplayed) {
   EXPECT_THROW(plan_trip({{"a", signature, false}, {"a", signature, false}}), DamagedMessage);
   EXPECT_THROW(plan_trip({{"a", request_of(CollectiveKind::send).signature, false}}),
                DamagedMessage);
-  // Of an alltoall a rank is told what it gives, too.
+  // The plan also holds the row counts that a rank gives in an alltoall.
   Plan::Tensor to_all{"a", request_of(CollectiveKind::alltoall).signature, false, {1, 2, 3, 3}};
   for (const std::vector<int64_t>& given :
        {std::vector<int64_t>{}, {1, 2}, {1, 2, -1}, {1, 2, 4}}) {

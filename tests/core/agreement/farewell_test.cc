@@ -42,7 +42,8 @@ TEST(Farewell, OfEarlierPlansEverythingOfLaterOnesNothing) {
   EXPECT_FALSE(farewell.has_finished_bucket(4, 0));
 }
 
-// A rank that joins leaves its pairs, although a use may still run that it never finishes.
+// A rank that joins leaves its prepared pairs. A use that still runs then is never finished by that
+// rank.
 TEST(Farewell, AUseThatRunsWhereItsPairWasLeftIsNotFinished) {
   PreparedPair pair("x", 4, {});
   EXPECT_TRUE(pair.peer_finished(9, a_farewell()));
@@ -51,7 +52,7 @@ TEST(Farewell, AUseThatRunsWhereItsPairWasLeftIsNotFinished) {
   EXPECT_FALSE(pair.peer_finished(10, a_farewell()));
   PreparedPair other("y", 7, {});
   EXPECT_FALSE(other.peer_finished(0, a_farewell())) << "it has not begun there";
-  other.on_left(11);  // it has ended there
+  other.on_left(11);  // the pair has ended on the other rank
   EXPECT_TRUE(other.peer_finished(10, a_farewell()));
   EXPECT_FALSE(other.peer_finished(11, a_farewell()));
 }
@@ -60,7 +61,7 @@ TEST(Farewell, OfItsPairsWhatItHasFinished) {
   const auto farewell = a_farewell();
   EXPECT_EQ(farewell.uses_of(4), 10u);
   EXPECT_EQ(farewell.uses_of(6), 0u);
-  EXPECT_FALSE(farewell.uses_of(10));  // a number of uses, and no pair
+  EXPECT_FALSE(farewell.uses_of(10));  // 10 is a count of uses, not the id of a pair
 }
 
 TEST(Farewell, OneThatSaysNothingPromisesNothing) {
@@ -73,11 +74,11 @@ TEST(Farewell, OneThatSaysNothingPromisesNothing) {
 
 TEST(Farewell, TheFirstRankThatLeftIsNamed) {
   Farewell farewell;
-  EXPECT_EQ(farewell.first_to_leave(2, 0, 4), 2);  // of its own accord
+  EXPECT_EQ(farewell.first_to_leave(2, 0, 4), 2);  // rank 2 left of its own accord
   farewell.cause = 1;
   EXPECT_EQ(farewell.first_to_leave(2, 0, 4), 1);
-  EXPECT_EQ(farewell.first_to_leave(2, 1, 4), 2);  // this very rank did not leave
-  farewell.cause = 4;                              // no rank
+  EXPECT_EQ(farewell.first_to_leave(2, 1, 4), 2);  // rank 1, which asks, did not leave
+  farewell.cause = 4;                              // not a rank
   EXPECT_EQ(farewell.first_to_leave(2, 0, 4), 2);
 }
 

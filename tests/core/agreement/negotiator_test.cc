@@ -58,7 +58,8 @@ TEST(Negotiator, AnyOrderOfRequestsGivesTheSameAnswers) {
   }
 }
 
-// The first tensor of a step comes after a wait, too, but need not be the same on all ranks.
+// A rank may wait before the first tensor of a step, which can be another tensor on each rank. Only
+// a wait of all ranks before the same tensor marks its answer.
 TEST(Negotiator, AWaitThatAllRanksHadIsTold) {
   Negotiator negotiator(2);
   for (const char* name : {"a", "b", "c"})
@@ -90,7 +91,7 @@ TEST(Negotiator, ShapeMismatchNamesWhoSaidWhat) {
   EXPECT_EQ(ready[0].error->code(), ErrorCode::mismatch);
 }
 
-// Every field that ranks must agree on, changed on rank 1 only.
+// Every field that ranks must agree on is changed on rank 1 only.
 TEST(Negotiator, EveryDisagreementIsAnError) {
   struct Case {
     const char* what;
@@ -201,8 +202,9 @@ TEST(Negotiator, JoinedRanksAreCountedOut) {
   EXPECT_EQ(negotiator.joined_count(), 0);
 }
 
-// Whoever has joined neither sends nor receives: the other rank is told at once, of two ranks too,
-// where its request and the join are of as many ranks as there are.
+// A joined rank neither sends nor receives, so the other rank of the pair gets an error
+// immediately. With two ranks, its request and the join together come from all ranks, but they do
+// not match each other.
 TEST(Negotiator, APairWhoseOtherRankHasJoinedIsAMismatch) {
   for (const int size : {2, 3})
     for (const bool sends : {true, false})
@@ -234,7 +236,8 @@ Request pair_request(CollectiveKind kind, int peer) {
   return asked;
 }
 
-// Its own rank knows a send by the rank that receives it, whatever that one had asked for.
+// The sender knows its send by the rank that receives it, even if that rank had asked to receive
+// from any rank.
 TEST(Negotiator, ASendToARankThatLeftEndsUnderItsOwnRoot) {
   Negotiator negotiator(3);
   negotiator.add(1, pair_request(CollectiveKind::recv, kFromAnyRank), kAsked);
@@ -305,7 +308,7 @@ TEST(Negotiator, SendAndRecvNeedTheirTwoRanksOnly) {
   ASSERT_EQ(ready.size(), 1u);
   EXPECT_FALSE(ready[0].error);
   EXPECT_EQ(ready[0].rows, (std::vector<int64_t>{1, 3}));
-  // Two pairs may use one name at once.
+  // Two pairs may use one name at the same time.
   auto other = send;
   other.signature.root = 2;
   negotiator.add(1, send, kAsked);
@@ -353,7 +356,8 @@ TEST(Negotiator, WhatWaitsSinceOneTimeIsToldInTheOrderOfItsRequests) {
   EXPECT_EQ(told, asked);
 }
 
-// A join waits since the last request of any rank, for as long as the others go on.
+// A join waits as long as the other ranks go on. Its waiting time counts from the last request of
+// any rank.
 TEST(Negotiator, AJoinWaitsForThoseThatHaveNotJoined) {
   Negotiator negotiator(3);
   const Request join = join_request();
@@ -373,7 +377,7 @@ TEST(Negotiator, AJoinWaitsForThoseThatHaveNotJoined) {
   EXPECT_TRUE(negotiator.idle());
 }
 
-// Its Work has failed on the rank that joined, so nobody waits.
+// The join has failed on the rank that asked for it, so no rank waits for it.
 TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
   Negotiator negotiator(3);
   const Request join = join_request();
@@ -381,7 +385,7 @@ TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
   negotiator.leave(2, Error(ErrorCode::peer_left, "rank 2 left"), 0);
   EXPECT_TRUE(negotiator.idle());
   EXPECT_TRUE(negotiator.waiting().empty());
-  // That rank may send and receive again, and ask for another join, which fails as well.
+  // Rank 1 may then send and receive again. Another join of it fails as well.
   negotiator.add(1, join, kAsked);
   auto half = request("p");
   half.signature.kind = CollectiveKind::send;
@@ -395,7 +399,8 @@ TEST(Negotiator, AJoinIsNotAwaitedOnceOneLeftThatHadNotJoined) {
   EXPECT_FALSE(ready[0].error);
 }
 
-// The peers of a rank that leaves go by what its farewell says of its joins.
+// A rank that leaves reports in its farewell how many joins it took part in. The other ranks go by
+// that count.
 TEST(Negotiator, AJoinThatTheFarewellDoesNotCountIsNone) {
   Negotiator negotiator(3);
   const Request join = join_request();
@@ -430,7 +435,7 @@ TEST(Negotiator, NoOperationOfAllRanksEndsAfterAJoinedRankLeft) {
   EXPECT_TRUE(ready[0].error);
 }
 
-// The ranks that have not asked for it by then do not ask any more.
+// Ranks that have not asked for the operation by then never ask for it.
 TEST(Negotiator, WhatARankAskedForBeforeItLeftFailsOnTheOthers) {
   Negotiator negotiator(3);
   for (const int rank : {0, 1}) negotiator.add(rank, request("a"), kAsked);

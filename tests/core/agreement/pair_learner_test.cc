@@ -5,7 +5,7 @@
 namespace tutti {
 namespace {
 
-// The answer to a rank that sends and one that receives.
+// Returns the answer to a send of rank `from` to rank `to`.
 Response answer(const std::string& name, int64_t from, int64_t to, int64_t count = 4) {
   Response response;
   response.name = name;
@@ -19,7 +19,7 @@ TEST(PairLearner, MakesAPairOfEqualUses) {
   PairLearner learner(3);
   for (int use = 0; use < 2; ++use) EXPECT_EQ(learner.observe(answer("x", 0, 1)), -1);
   EXPECT_EQ(learner.observe(answer("x", 0, 1)), 0);
-  // Another two ranks, and another name, are pairs of their own.
+  // The same name between two other ranks is another pair, and so is another name.
   for (int use = 0; use < 2; ++use) {
     EXPECT_EQ(learner.observe(answer("x", 2, 1)), -1);
     EXPECT_EQ(learner.observe(answer("y", 0, 1)), -1);
@@ -56,7 +56,7 @@ TEST(PairLearner, MemoryOfADeviceIsAskedFor) {
   EXPECT_EQ(learner.observe(answer("x", 0, 1)), 0);
 }
 
-// The next one may be another's.
+// The next receive may be matched by another sender.
 TEST(PairLearner, AReceiveFromAnyRankMakesNoPair) {
   PairLearner learner(1);
   auto response = answer("x", 0, 1);
@@ -75,7 +75,7 @@ TEST(PairLearner, NamesThatNeverComeAgainAreForgotten) {
     ASSERT_LE(learner.kept_names(), kMost);
   }
   EXPECT_GT(learner.kept_names(), 0u);
-  // It still knows that this one was a pair before.
+  // The learner still knows that "pair" was a pair before.
   for (int use = 0; use < 3; ++use) EXPECT_EQ(learner.observe(answer("pair", 0, 1)), -1);
   EXPECT_EQ(learner.observe(answer("pair", 0, 1)), 1);
 }
@@ -84,7 +84,7 @@ TEST(PairTags, OfAllUsesOfAllPairsDiffer) {
   EXPECT_NE(pair_tag(0, 0), pair_tag(1, 0));
   EXPECT_LT(pair_tag(0, 5), pair_tag(0, 6));
   EXPECT_LT(last_pair_tag(0), pair_tag(1, 0));
-  // Beyond those of plans, and before those of the backends' own messages.
+  // The tags lie beyond those of plans and before those of the backends' own messages.
   EXPECT_GT(pair_tag(0, 0), uint64_t{1} << 61);
   EXPECT_LT(last_pair_tag(kMostPairs - 1), uint64_t{1} << 63);
 }

@@ -32,10 +32,10 @@ TEST(PlanLearner, LocksAfterEqualStepsInAnyOrder) {
   const auto plan = run_step(learner, {"b", "a", "c"});
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->size(), 3u);
-  EXPECT_EQ((*plan)[0].name, "b");  // the order in which they really became ready
+  EXPECT_EQ((*plan)[0].name, "b");  // the order in which the tensors became ready
 }
 
-// Names that never come again, as of a program that numbers its tensors by the step.
+// A program that numbers its tensors by the step uses such names.
 TEST(PlanLearner, NamesThatNeverComeAgainAreForgotten) {
   PlanLearner learner(3);
   constexpr size_t kMost = PlanLearner::kMostTensors;
@@ -113,7 +113,7 @@ TEST(Plan, SurvivesTheWire) {
   EXPECT_THROW(Plan::decode(damaged, 1000, 700), Error);
 }
 
-// Of an alltoall each rank hears its own rows, and of the others' the most.
+// Each rank learns its own row counts of an alltoall, and the largest count of the others.
 TEST(Plan, TellsEachRankItsRowsOfAnAlltoall) {
   Plan::Tensor tensor;
   tensor.name = "x";
@@ -140,7 +140,7 @@ TEST(Plan, TellsEachRankItsRowsOfAnAlltoall) {
   EXPECT_FALSE(told.fits(request, 1, 3));
 }
 
-// Only the root's tensor counts, and the others' outputs.
+// Only the root's input tensor counts, and the outputs of the other ranks.
 TEST(Plan, FitsAScatterOfRootAndOthers) {
   Plan::Tensor tensor;
   tensor.name = "x";
@@ -234,7 +234,7 @@ TEST(NameCache, StaysEqualWhenFedEqually) {
   const auto b = cache.remember("b", signature);
   EXPECT_NE(a, b);
   EXPECT_EQ(cache.remember("a", signature), a);
-  cache.remember("c", signature);  // drops b, the least recent
+  cache.remember("c", signature);  // drops b, the least recently used
   EXPECT_EQ(cache.find("b", signature), -1);
   EXPECT_EQ(cache.find(b), nullptr);
   EXPECT_EQ(cache.find("a", signature), a);

@@ -1,5 +1,5 @@
-// Ranks that close while others still need them: what they finished ends everywhere, and everything
-// else fails at once, with the name of the rank that closed and what to do.
+// Ranks close while others still need them. Operations that the closing rank has finished end on
+// every rank. All others fail immediately, with the name of the rank that closed and advice.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -23,11 +23,11 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-// Seconds; without evidence it takes the peer timeout, 10. How fast it is, the table of
-// tests/faults/leaving_test.cc says.
+// Seconds. Without evidence of the leaving, a rank notices it only after the peer timeout, 10 s.
+// The table of tests/faults/leaving_test.cc measures how fast it really is.
 constexpr double kAtOnce = 5.0;
 
-// What was thrown, and how long after `since`.
+// The error that was thrown, and its time in seconds after `since`.
 struct Heard {
   std::optional<Error> error;
   double seconds = 0;
@@ -96,7 +96,7 @@ std::string name_of(const testing::TestParamInfo<Leaving::ParamType>& info) {
                                               : "blocking");
 }
 
-// A case or two for each backend. The simulation shows what a rank that leaves ends, in any order
+// A case or two for each backend. The simulation covers the effects of a leaving rank in any order
 // of events.
 INSTANTIATE_TEST_SUITE_P(
     Backends, Leaving,
@@ -123,7 +123,7 @@ TEST_P(Leaving, UnevenNumbersOfSteps) {
   }
 }
 
-// Before the others need it, and after: while they are in the middle of something.
+// The rank leaves before the others need it, and while they are in the middle of an operation.
 TEST_P(Leaving, InTheMiddleOfAnOperation) {
   run([&](Communicator& comm) {
     std::vector<float> values(300'000, 1.0f), more(1000, 1.0f);
@@ -139,7 +139,7 @@ TEST_P(Leaving, InTheMiddleOfAnOperation) {
   });
 }
 
-// However late; tests/core/node/limits_test.cc has other ways.
+// A late rank is waited for, however late it is. tests/core/node/limits_test.cc has more cases.
 void late_rank_is_waited_for(const char* backend, Way way) {
   run_ranks(
       backend, 2,
@@ -173,7 +173,7 @@ class LeavingOver : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Backends, LeavingOver, testing::Values("memory", "shm", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 
-// What it has submitted and does not wait for is not done, nor ever will be.
+// An operation that the leaving rank submitted and did not wait for is never done.
 TEST_P(LeavingOver, WhatTheLeaverSubmittedAndDidNotWaitForFails) {
   for (const bool replay : {true, false})
     run(
@@ -182,7 +182,7 @@ TEST_P(LeavingOver, WhatTheLeaverSubmittedAndDidNotWaitForFails) {
           std::vector<float> values(300'000, 1.0f);
           for (int step = 0; step < 10; ++step) comm.allreduce("x", values).wait();
           if (comm.rank() == 0) {
-            // The engine ends with it pending; the memory outlives both.
+            // The engine ends while the operation is pending. The memory outlives both.
             static std::vector<float> pending(300'000, 1.0f);
             static_cast<void>(comm.allreduce("x", pending));
             return;
@@ -196,7 +196,8 @@ TEST_P(LeavingOver, WhatTheLeaverSubmittedAndDidNotWaitForFails) {
         });
 }
 
-// Not a rank that closes because of it, though that one may be heard of first.
+// The error names the first rank that left, even if a rank that closed because of it is noticed
+// first.
 TEST_P(LeavingOver, TheFirstRankThatLeftIsNamed) {
   for (const auto way : {Way::replayed, Way::blocking})
     run(3, [&](Communicator& comm) {
@@ -208,8 +209,9 @@ TEST_P(LeavingOver, TheFirstRankThatLeftIsNamed) {
     });
 }
 
-// Also where a rank that closes because of it, and says a reason of its own, is heard of first:
-// rank 2 is held until ranks 1 and 0 have closed, and then reads rank 0 before rank 1.
+// A rank that closes because of another one gives a reason of its own, and may be noticed first.
+// Here rank 2 is held until ranks 1 and 0 have closed, and then reads rank 0's farewell before rank
+// 1's.
 TEST(LeavingProcesses, ReadTheErrorBecauseOfWhichARankClosed) {
   static std::atomic<bool> holds_rank_2;
   holds_rank_2 = false;
@@ -227,7 +229,7 @@ TEST(LeavingProcesses, ReadTheErrorBecauseOfWhichARankClosed) {
             "closed its Communicator because of an error (ValueError: sample 17 of {}), so nothing "
             "that needs all ranks can be done any more; shrink() gives",
             std::string(375, 'x'));
-        // The first may be what rank 0 answers, the second is what this rank has heard itself.
+        // The first error may come in rank 0's answer. The second is found by this rank itself.
         for (const auto* name : {"y", "z"}) {
           const auto heard = hear([&] { comm.allreduce(name, y).wait(); });
           ASSERT_TRUE(heard.error) << name;
@@ -245,7 +247,7 @@ TEST(LeavingProcesses, ReadTheErrorBecauseOfWhichARankClosed) {
       });
 }
 
-// Whatever it was: the leaver gives the others all that they need of it.
+// The leaving rank gives the others all that they need of a finished operation, whatever its kind.
 TEST_P(LeavingOver, WhatTheLeaverFinishedEndsOnTheOthers) {
   for (int round = 0; round < 3; ++round)
     run(3, [&](Communicator& comm) {
@@ -290,7 +292,7 @@ TEST_P(LeavingOver, TheOthersGoOnByShrink) {
   });
 }
 
-// One sum over all ranks of `comm`, or what it throws.
+// Runs one sum over all ranks of `comm` and returns the error, if any.
 Heard sum_over(Communicator& comm, const std::string& name) {
   return hear([&] {
     float one = 1;
@@ -304,7 +306,7 @@ TEST_P(LeavingOver, TheOthersGoOnAgainWhenAnotherLeaves) {
     EXPECT_FALSE(sum_over(comm, "all").error);
     if (comm.rank() == 1) return;
     EXPECT_EQ(sum_over(comm, "x").error.value().rank(), 1);
-    const auto rest = comm.shrink();  // of ranks 0, 2 and 3
+    const auto rest = comm.shrink();  // ranks 0, 2 and 3
     ASSERT_EQ(rest->size(), 3);
     EXPECT_FALSE(sum_over(*rest, "three").error);
     if (comm.rank() == 3) return;
@@ -335,10 +337,11 @@ TEST_P(LeavingOver, TwoLeaveAtOnceAndTheOthersGoOn) {
       [](Options& options) { options.peer_timeout = 3; });
 }
 
-// Rank 1's engine stands still at its first sum, so that the last ones, and what rank 0 sends to
-// rank 1 between them, have begun nowhere when rank 2 leaves.
+// Rank 1's engine is stopped at its first sum. So the last sums, and the send of rank 0 to rank 1
+// between them, have begun nowhere when rank 2 leaves.
 TEST(LeavingThreads, ASendBetweenTheOthersIsNotAmongWhatFails) {
-  constexpr size_t kSums = 10;  // two more than run at once; "pair" comes before the last
+  constexpr size_t kSums = 10;  // two more than run at the same time; "pair" comes before the last
+                                // one
   constexpr uint64_t kBuckets = kSums + 1;
   std::atomic<bool> holds{false}, has_failed{false};
   const auto await = [](const auto& is_so) {
@@ -362,7 +365,7 @@ TEST(LeavingThreads, ASendBetweenTheOthersIsNotAmongWhatFails) {
             sums.push_back(comm.allreduce(fmt::format("sum {}", i), values[rank * kSums + i]));
           }
         };
-        // Once "go" is over, all that is missing is what rank 0 asks for.
+        // Once "go" is done, only rank 0's requests are missing.
         float go = 1;
         if (rank != 0) submit();
         comm.allreduce("go", std::span(&go, 1)).wait();
@@ -375,7 +378,7 @@ TEST(LeavingThreads, ASendBetweenTheOthersIsNotAmongWhatFails) {
         } else {
           return await([&] { return comm.statistics().buckets >= kBuckets; });
         }
-        // Rank 1 may find all that it needs of the first ones.
+        // Rank 1 may still have all that it needs for the first sums.
         for (size_t i = 0; rank == 0 && i < kSums; ++i)
           EXPECT_EQ(hear([&] { sums[i].wait(); }).error.value().rank(), 2);
         has_failed = true;
@@ -386,7 +389,7 @@ TEST(LeavingThreads, ASendBetweenTheOthersIsNotAmongWhatFails) {
       },
       [&](Options& options) {
         options.fusion_bytes = 0;
-        options.peer_timeout = 60;            // rank 1 stands still for as long as the others take
+        options.peer_timeout = 60;            // rank 1 is stopped for as long as the others take
         options.log_level = LogLevel::error;  // "failed and nobody waited for it"
         if (options.rank == 1)
           options.observer = [&](std::string_view point) {
@@ -395,7 +398,7 @@ TEST(LeavingThreads, ASendBetweenTheOthersIsNotAmongWhatFails) {
       });
 }
 
-// Rank 1 knows of the loss, but does not call shrink() before rank 0 has given up.
+// Rank 1 knows of the loss, but calls shrink() only after rank 0 has given up.
 TEST(Shrink, WhoDoesNotCallItIsNamedWhenTheDeadlinePasses) {
   std::atomic<bool> has_given_up{false};
   test::run_threads(3, [&](Communicator& comm) {
@@ -415,8 +418,8 @@ TEST(Shrink, WhoDoesNotCallItIsNamedWhenTheDeadlinePasses) {
   });
 }
 
-// Without a launcher nobody knows the code, but that the process has ended is seen.
-// At once: tsan lets _exit() sleep for a second.
+// Ends the process immediately: under tsan, _exit() sleeps for a second. Without a launcher no rank
+// knows the exit code, but the others see that the process has ended.
 void end_this_process() { ::syscall(SYS_exit_group, 0); }
 
 TEST(LeavingProcesses, WhoExitsWithoutClosingIsNamedAsEnded) {

@@ -1,5 +1,5 @@
-// A rank that leaves is missed by what needs it, and by nothing else: what goes between two others
-// goes on, over every backend and in every form.
+// A rank that leaves fails only the operations that need it. Transfers between two other ranks go
+// on, over every backend and in every form.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -40,13 +40,13 @@ class ThirdLeaves : public testing::TestWithParam<std::string> {
 #endif
   }
 
-  // `body` is run by the ranks that go on, once each has heard of the one that left: collectives
-  // fail. Before that all ranks run `before`.
+  // All ranks run `before`. The ranks that go on run `body` once each of them has noticed the
+  // leaving rank, so that collectives fail.
   static void run(const test::RankFunction& before, const test::RankFunction& body) {
     run(before, body, [](Communicator&) {});
   }
-  // `pending` begins on the ranks that go on while the other one is still there. Rank 0, which
-  // matches names, goes on until the others need it no more; `early` leaves after its body.
+  // The ranks that go on begin `pending` while the leaving rank is still there. Rank 0, which
+  // matches names, stays until the others no longer need it; `early` leaves after its body.
   static void run(const test::RankFunction& before, const test::RankFunction& body,
                   const test::RankFunction& pending, int early = kNone) {
     const auto rank = [&](Communicator& comm) {
@@ -61,7 +61,7 @@ class ThirdLeaves : public testing::TestWithParam<std::string> {
       body(comm);
       if (comm.rank() == early) return;
       expect_missed(comm, early == kNone ? kLeaver : kNone);
-      // None of these leaves before all of them have named the one that left first.
+      // Every rank that goes on names the first leaving rank before any of them leaves.
       Values last(1);
       if (comm.rank() != 0) {
         comm.send("last", last, 0).wait();
@@ -78,7 +78,7 @@ class ThirdLeaves : public testing::TestWithParam<std::string> {
     else
       test::run_threads(kRanks, rank, tune);
   }
-  // `leaver`: the rank that must be named; kNone: any.
+  // Expects an error that names the rank `leaver`, or any rank if it is kNone.
   static void expect_missed(Communicator& comm, int leaver) {
     Values ones(10, 1.0f);
     const auto who = leaver == kNone ? "rank " : fmt::format("rank {} (", leaver);
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, ThirdLeaves,
 
 std::string of(int rank) { return fmt::format("of {}", rank); }
 
-// One round of a ring by name; the same in every round, so that pairs are prepared after a few.
+// One round of a ring by name. All rounds are the same, so that pairs are prepared after a few.
 void exchange_by_name(Communicator& comm, int to, int from, int round, size_t count = 3'000) {
   const auto value = [&](int rank) { return static_cast<float>(10 * round + rank); };
   const Values mine(count, value(comm.rank()));
@@ -164,7 +164,8 @@ TEST_P(ThirdLeaves, AReceiveFromAnyRankTakesWhatTheOthersSend) {
       });
 }
 
-// Asked for by one of the two only when the rank leaves; with and without a prepared pair.
+// Only one of the two ranks has asked for the transfer when the third rank leaves. Both a new and a
+// prepared pair are tested.
 TEST_P(ThirdLeaves, ASendThatIsPendingWaitsForItsReceiver) {
   for (const int rounds : {0, 10}) {
     std::vector<Values> sent(kRanks);
@@ -204,7 +205,8 @@ TEST_P(ThirdLeaves, WhatNeedsTheLeaverNamesIt) {
       });
 }
 
-// A rank that had heard of the first leaver may have left because of it; then the first is named.
+// A rank that had noticed the first leaving rank may have left because of it. Then the error names
+// the first.
 TEST_P(ThirdLeaves, AnotherOneLeavesLater) {
   run([](Communicator&) {},
       [](Communicator& comm) {

@@ -10,15 +10,14 @@
 
 namespace tutti::test {
 
-inline constexpr double kAtOnce =
-    2;  // seconds; what must not happen takes close_timeout or for ever
+inline constexpr double kAtOnce = 2;  // seconds; otherwise it takes close_timeout or for ever
 
 inline void quiet(Options& options) {
   options.close_timeout = 10;
   options.log = [](LogLevel, std::string_view) {};
 }
 
-// The Error that `call` throws within the time that "at once" is.
+// Returns the Error that `call` throws, which must come within kAtOnce.
 inline Error error_of(const std::function<void()>& call) {
   const auto begin = Clock::now();
   try {

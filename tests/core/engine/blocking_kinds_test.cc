@@ -1,5 +1,5 @@
-// Every kind into the caller's memory: blocking, matched by order where memory is shared and by
-// name elsewhere, and by name.
+// Operations of every kind write into the caller's memory. Blocking calls are matched by order
+// where memory is shared; elsewhere, and if they do not block, calls are matched by name.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ namespace {
 
 using Values = std::vector<double>;
 
-// What rank `from` gives at `at`, which comes again every kPeriod; sums of it are exact.
+// Returns the value that rank `from` gives at index `at`. The values repeat with the period
+// kPeriod, and sums of them are exact.
 constexpr int64_t kPeriod = 997;
 double given(int from, int64_t at) { return static_cast<double>(from * 1000 + at % kPeriod); }
 
@@ -26,12 +27,12 @@ TensorView view(Values& values) {
   return {values.data(), Shape{static_cast<int64_t>(values.size())}, DataType::f64};
 }
 
-// The tensors of one kind on one rank, and what must come.
+// The tensors of one kind on one rank, and the expected result.
 struct Problem {
   Values input, output, expected;
 };
 
-// `count` values of that period, of which each is at(i).
+// Appends `count` values with the period kPeriod; value i of the period is at(i).
 template <class At>
 void append(Values& values, int64_t count, At&& at) {
   Values cycle;
@@ -47,7 +48,7 @@ Values numbers(int64_t count, At&& at) {
   return values;
 }
 
-// Row counts that differ, some of them 0; or all `count`.
+// Returns `count` rows for each rank if is_even, else row counts that differ, some of them 0.
 std::vector<int64_t> rows_of_ranks(int size, int64_t count, bool is_even) {
   std::vector<int64_t> rows;
   for (int rank = 0; rank < size; ++rank) rows.push_back(is_even ? count : count * rank / 2);
@@ -185,8 +186,8 @@ TEST(BlockingKinds, BetweenNamedOperations) {
   });
 }
 
-// Whatever one rank calls instead, all hear who called what, nothing is written, and the next call
-// works.
+// Rank 2 calls another operation than the others. All ranks get an error that names who called
+// what. Nothing is written, and the next call works.
 TEST(BlockingKinds, RanksThatDisagreeAllHearTheSameAndGoOn) {
   std::mutex mutex;
   std::vector<std::string> texts;
@@ -249,7 +250,7 @@ TEST(BlockingKinds, RanksThatDisagreeAllHearTheSameAndGoOn) {
       "called allgather \"x\" with f64[5]; ");
 }
 
-// The same longest part, dealt otherwise.
+// The longest part is the same, but the ranks give other row counts.
 TEST(BlockingKinds, OtherRowsAreADisagreement) {
   test::run_threads(2, [](Communicator& comm) {
     Values few(4, 1.0), all(7, -1.0);

@@ -1,4 +1,5 @@
-// Sends and receives that block: matched by their order where memory is shared, by name elsewhere.
+// Blocking sends and receives. They are matched by order where memory is shared and by name
+// elsewhere.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-// They come again after a prime number of them, which no boundary of chunks does.
+// The numbers repeat after a prime count, so that no chunk boundary falls on a repetition.
 Numbers sent_by(int rank, int64_t count, int step) {
   Numbers cycle(1'009), numbers(static_cast<size_t>(count));
   std::iota(cycle.begin(), cycle.end(), 1'000'000 * rank + 10'000'000 * step);
@@ -33,7 +34,7 @@ std::string from(int rank) { return fmt::format("from {}", rank); }
 int next(const Communicator& comm) { return (comm.rank() + 1) % comm.size(); }
 int previous(const Communicator& comm) { return (comm.rank() + comm.size() - 1) % comm.size(); }
 
-// In a ring both ways at once, up a chain, and each rank with each other one.
+// Sends and receives around a ring at the same time, up a chain, and between each two ranks.
 void pairs_of_all_sizes(Communicator& comm) {
   const int rank = comm.rank(), size = comm.size();
   int step = 0;
@@ -59,7 +60,7 @@ void pairs_of_all_sizes(Communicator& comm) {
           EXPECT_TRUE(test::same(got, sent_by(lower, count, step)));
         }
     }
-  comm.barrier_blocking();  // no rank leaves before the others have theirs
+  comm.barrier_blocking();  // no rank leaves before the others have their data
 }
 
 TEST(BlockingPairs, OverThreads) {
@@ -74,7 +75,7 @@ TEST(BlockingPairs, WhereAnOverrideNamesTheirSchedule) {
                     [](Options& options) { options.algorithms = "recv:0-inf=direct"; });
 }
 
-// Of each other and of what goes by name, also under the same names.
+// Other blocking transfers and operations by name run in between, also under the same names.
 TEST(BlockingPairs, BetweenOtherOperations) {
   test::run_threads(3, [](Communicator& comm) {
     for (int step = 0; step < 50; ++step) {
@@ -98,7 +99,7 @@ TEST(BlockingPairs, BetweenOtherOperations) {
   });
 }
 
-// Neither packed nor negotiated; no thread but the caller's has anything to do.
+// Nothing is packed or negotiated, and only the calling thread works.
 TEST(BlockingPairs, WhatTheyCost) {
   test::run_processes(
       2,
@@ -131,7 +132,7 @@ TEST(BlockingPairs, WhatTheyCost) {
         };
         const auto in_place = costs(mine), packed = costs(plain);
         EXPECT_EQ(in_place.copied_bytes, 0u);
-        EXPECT_EQ(packed.copied_bytes, 2u * kSteps * kCount * 8);  // into slots, and out of them
+        EXPECT_EQ(packed.copied_bytes, 2u * kSteps * kCount * 8);  // into slots and out of them
         for (const auto& cost : {in_place, packed}) {
           EXPECT_EQ(cost.allocations, 0u);
           EXPECT_EQ(cost.negotiation_messages, 0u);
@@ -142,8 +143,8 @@ TEST(BlockingPairs, WhatTheyCost) {
       test::over("shm"));
 }
 
-// Both hear who called what, nothing is written, the next call works; and a third rank knows
-// nothing of it.
+// Both ranks get an error that names who called what. Nothing is written, and the next call works.
+// A third rank notices nothing.
 TEST(BlockingPairs, TwoRanksThatDisagreeBothHearItAndGoOn) {
   std::mutex mutex;
   std::vector<std::string> texts;
@@ -176,7 +177,8 @@ TEST(BlockingPairs, TwoRanksThatDisagreeBothHearItAndGoOn) {
       differ("x", many, "x", few);
       differ("x", few, "x", floats);
       differ("x", few, "y", few);
-      // One way fails, the other arrives; the error comes when both are over.
+      // The transfer in one direction fails, the one in the other direction succeeds. The error
+      // comes after both.
       attempt([&] {
         comm.sendrecv_blocking(from(comm.rank()), few, 1 - comm.rank(), from(1 - comm.rank()),
                                sends ? many : Numbers(3), 1 - comm.rank());
@@ -219,8 +221,8 @@ TEST(BlockingPairs, BadInputIsRefusedBeforeAnythingIsSent) {
     test::expect_refused("of rank " + std::to_string(comm.rank()) + " has no memory", [&] {
       comm.recv_blocking("x", TensorView(nullptr, Shape{4}, DataType::i64), other);
     });
-    // Rank 1 submits "x" only when rank 0's callback is attached to it, which else would run within
-    // then() and might wait. The callback's thread uses what stands on this one's stack.
+    // Rank 1 submits "x" only after rank 0 has attached its callback. Otherwise the callback would
+    // run within then() and might wait. The callback uses variables of this function's stack.
     std::promise<void> called;
     if (comm.rank() == 1) {
       ASSERT_EQ(attached.get_future().wait_for(std::chrono::seconds(20)),
@@ -240,14 +242,15 @@ TEST(BlockingPairs, BadInputIsRefusedBeforeAnythingIsSent) {
   });
 }
 
-// What was sent is there although its sender has left; what was not never comes.
+// Data that was sent arrives although its sender has left. A receive of data that was never sent
+// fails.
 TEST(BlockingPairs, TheOtherRankLeaves) {
   for (const auto* backend : {"memory", "shm"}) {
     SCOPED_TRACE(backend);
     test::run_threads(
         2,
         [](Communicator& comm) {
-          // More than its sender may be ahead.
+          // More than the slots hold, so the sender waits for the receiver.
           Numbers numbers(600'000, comm.rank());
           if (comm.rank() == 1) return comm.send_blocking("x", numbers, 0);
           comm.recv_blocking("x", numbers, 1);
@@ -260,7 +263,7 @@ TEST(BlockingPairs, TheOtherRankLeaves) {
   }
 }
 
-// A rank that has left is none of the two: these meet if both are there already.
+// The leaving rank belongs to neither side, so the send and the receive may still meet.
 TEST(BlockingPairs, AThirdRankLeaves) {
   test::run_threads(3, [](Communicator& comm) {
     Numbers numbers(4, comm.rank());
@@ -280,7 +283,7 @@ TEST(BlockingPairs, AThirdRankLeaves) {
   });
 }
 
-// One blocks and the other does not: they never meet, which both hear.
+// A blocking send and a receive that does not block never meet. Both ranks get an error.
 TEST(BlockingPairs, AReceiveThatDoesNotBlockMeetsNoneThatDoes) {
   test::run_processes(
       2,

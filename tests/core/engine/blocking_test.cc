@@ -1,4 +1,5 @@
-// Blocking allreduce: by the caller alone where memory is shared, by name elsewhere.
+// Blocking allreduce. The calling thread runs it alone where memory is shared; elsewhere it is
+// matched by name.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -97,7 +98,8 @@ TEST(Blocking, APeerThatLeavesIsNamed) {
 }
 
 TEST(Blocking, FromSeveralThreadsOfARank) {
-  // Each thread has its own communicator, because blocking calls come in one order.
+  // Each thread has its own communicator, because the blocking calls of one communicator have one
+  // order.
   test::run_threads(2, [](Communicator& comm) {
     const auto other = comm.split(0, comm.rank());
     std::thread thread([&] {

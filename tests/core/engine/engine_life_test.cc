@@ -1,4 +1,4 @@
-// What ends the engine while threads wait for it: all of them hear of it at once, and nothing is
+// The engine ends while threads wait for it. All of them get an error immediately, and nothing is
 // left behind.
 
 #include <fmt/format.h>
@@ -34,7 +34,8 @@ std::unique_ptr<Communicator> make_rank(int rank, int size, const std::shared_pt
   return Communicator::create(options);
 }
 
-// Two ranks; `body` gets rank 0's, which it may destroy, while rank 1 stays until it is done.
+// Runs two ranks. `body` gets rank 0's communicator, which it may destroy. Rank 1 stays until
+// `body` is done.
 void with_idle_peer(const std::function<void(std::unique_ptr<Communicator>&)>& body) {
   const auto store = make_memory_store();
   std::atomic<bool> is_done{false};
@@ -89,7 +90,8 @@ TEST(Destroyed, ABlockingCallHearsOfItAtOnce) {
     });
 }
 
-// By a callback, on whichever thread runs it: the one in the background, or one that waits.
+// A callback destroys the communicator, on whichever thread runs it: the background thread or a
+// thread that waits.
 TEST(Destroyed, InsideACallback) {
   for (const bool waits : {false, true}) {
     const auto store = make_memory_store();
@@ -128,12 +130,12 @@ TEST(Destroyed, InsideACallback) {
   }
 }
 
-// A callback that runs is waited for, for as long as close_timeout says.
+// The destructor waits for a callback that runs, for at most close_timeout.
 TEST(Destroyed, WhileACallbackRuns) {
   for (const bool ends : {true, false}) {
     const auto store = make_memory_store();
-    // Rank 1 submits "x" only when rank 0's callback is attached to it, which else would run within
-    // then().
+    // Rank 1 submits "x" only after rank 0 has attached its callback. Otherwise the callback would
+    // run within then().
     std::atomic<bool> attached{false}, runs{false}, may_end{false}, has_ended{false};
     std::thread peer([&] {
       const auto comm = make_rank(1, 2, store);
@@ -174,7 +176,7 @@ TEST(Destroyed, WhileACallbackRuns) {
   }
 }
 
-// What waits behind it for its turn is called too.
+// Callbacks that wait behind a running one are called too.
 TEST(Destroyed, CallbacksThatWaitForTheirTurnAreCalled) {
   CallbackQueue queue([](const std::string& line) { ADD_FAILURE() << line; });
   std::string calls;
@@ -187,7 +189,7 @@ TEST(Destroyed, CallbacksThatWaitForTheirTurnAreCalled) {
   EXPECT_EQ(calls, "abcd");
 }
 
-// The background thread is in an observer, as it would be in an update, and does not come back.
+// The background thread hangs in an observer, as it might in an update function.
 TEST(Destroyed, WhileTheBackgroundThreadIsStuck) {
   struct Gate {
     std::atomic<bool> is_reached{false}, may_end{false}, has_ended{false};
@@ -213,7 +215,7 @@ TEST(Destroyed, WhileTheBackgroundThreadIsStuck) {
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce);
   EXPECT_FALSE(gate->has_ended);
   gate->may_end = true;
-  // What it was in the middle of ends one way or the other.
+  // The interrupted operation ends, well or with an error.
   const auto end = Deadline::after(kAtOnce);
   while (!work.done() && !end.passed()) std::this_thread::yield();
   EXPECT_TRUE(work.done());
@@ -228,7 +230,7 @@ TEST(Destroyed, WhileEverybodyIsBusy) {
         auto comm = make_rank(rank, 2, store);
         std::vector<float> mine(500, 1.0f);
         std::atomic<bool> is_there{false};
-        // It only waits: what it waits for was submitted before.
+        // The other thread only waits for this Work.
         auto work = comm->allreduce("other", mine);
         std::thread other([&] {
           is_there = true;
@@ -247,7 +249,7 @@ TEST(Destroyed, WhileEverybodyIsBusy) {
   }
 }
 
-// --- and then -----------------------------------------------------------------------------------
+// --- after a fault ------------------------------------------------------------------------------
 
 double cpu_seconds() {
   timespec time{};
@@ -255,7 +257,7 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// With requests of many ranks' making on their way, so that answers come behind the fault.
+// Many requests of both ranks are under way, so that answers arrive after the fault.
 TEST(AfterAFault, NothingSpinsAndNothingIsLaunched) {
   std::atomic<int> broken{0};
   std::atomic<double> used{0};
@@ -274,7 +276,7 @@ TEST(AfterAFault, NothingSpinsAndNothingIsLaunched) {
             EXPECT_EQ(error.code(), ErrorCode::internal) << error.what();
           }
         };
-        // A rank may learn of rank 1's fault while it submits: then that call throws.
+        // A rank may learn of rank 1's fault while it submits. Then the submitting call throws.
         for (size_t i = 0; i < values.size(); ++i)
           expect_the_fault(
               [&] { works.push_back(comm.allgather(fmt::format("x{}", i), values[i])); });
@@ -303,7 +305,7 @@ extern "C" void count_signal(int) {}
 TEST(Waiting, SignalsDoNoHarm) {
   struct sigaction action {
   }, before{};
-  action.sa_handler = count_signal;  // without SA_RESTART: every call that sleeps is interrupted
+  action.sa_handler = count_signal;  // without SA_RESTART: a signal interrupts every sleeping call
   ASSERT_EQ(::sigaction(SIGALRM, &action, &before), 0);
   const itimerval often{{0, 300}, {0, 300}}, never{};
   ::setitimer(ITIMER_REAL, &often, nullptr);
@@ -327,8 +329,8 @@ TEST(Waiting, SignalsDoNoHarm) {
   ::sigaction(SIGALRM, &before, nullptr);
 }
 
-// Rank 0 waits for one Work and then computes: its background thread must take the token and do
-// rank 0's part of the second, for which rank 1 waits meanwhile.
+// Rank 0 waits for one Work and then computes. Its background thread must take the token (the right
+// to run the engine) and do rank 0's part of the second Work, for which rank 1 waits.
 TEST(Waiting, TheTokenIsHandedOn) {
   for (int round = 0; round < 5; ++round) {
     std::atomic<bool> is_done{false};
@@ -339,7 +341,7 @@ TEST(Waiting, TheTokenIsHandedOn) {
         Work two = comm.allreduce("second", second, ReduceOp::sum);
         one.wait();
         const auto deadline = Deadline::after(30);
-        while (!is_done && !deadline.passed()) std::this_thread::yield();  // it computes
+        while (!is_done && !deadline.passed()) std::this_thread::yield();  // rank 0 computes
         EXPECT_TRUE(is_done) << "rank 1's second Work waited for rank 0's next call";
         two.wait();
       } else {

@@ -17,7 +17,7 @@ TEST(EntryTable, ANameKeepsItsEntryInWhateverOrderItComes) {
   for (int i = 0; i < kNames; ++i) names.push_back("gradient " + std::to_string(i));
   std::mt19937 random(7);
   for (int step = 0; step < 20; ++step) {
-    // Each order comes twice.
+    // Each order is used in two steps.
     if (step % 2 == 0) std::shuffle(names.begin(), names.end(), random);
     for (const auto& name : names) {
       Entry& entry = table.at(name);
@@ -47,7 +47,7 @@ TEST(EntryTable, NothingForgottenIsGivenOut) {
     }
   EXPECT_EQ(pending.request.name, "pending");
   EXPECT_GT(table.generation(), 1u);
-  EXPECT_GT(table.allocations(), 21u);  // forgotten names were made anew
+  EXPECT_GT(table.allocations(), 21u);  // forgotten names were allocated again
 }
 
 TEST(EntryTable, WhatIsPendingComesInTheOrderOfSubmissionAlsoAtOneTime) {

@@ -1,5 +1,5 @@
-// Operations on a GPU's memory over a backend that knows only the host's, on ranks that are
-// processes and share the GPU; skipped, saying why, where there is none.
+// Operations on GPU memory over a backend that knows only host memory. The ranks are processes that
+// share one GPU. Without a GPU the tests are skipped with a reason.
 
 #include <gtest/gtest.h>
 
@@ -28,14 +28,15 @@ std::vector<float> numbers(int64_t count, int start) {
   return values;
 }
 
-// Where ranks share a GPU, `auto` leaves its memory there.
+// Chooses the shared-memory backend: on ranks that share a GPU, `auto` would leave the tensors on
+// it.
 void in_pieces(Options& options) {
   options.backend = "shm";
   options.partition_bytes = 256 << 10;
 }
 
-// Until the copy to memory that is not pinned is done, CUDA calls nobody and pins nothing in this
-// process; the copy waits for the operation. No thread of the library may need any of that.
+// A copy to memory that is not pinned waits for the operation. Until it is done, CUDA runs no host
+// function and pins no memory in this process. So no thread of the library may need either of them.
 TEST_F(GpuProcesses, ACopyToOrdinaryMemoryWaitsBehindAnOperation) {
   run_processes(
       2,
@@ -56,7 +57,8 @@ TEST_F(GpuProcesses, ACopyToOrdinaryMemoryWaitsBehindAnOperation) {
       in_pieces);
 }
 
-// Another size each time: pinned memory comes and goes while the streams are held.
+// The sizes change in each step, so that pinned memory is allocated and freed while the streams are
+// held.
 TEST_F(GpuProcesses, SizesChangeWhileAStreamIsHeld) {
   run_processes(
       2,
@@ -69,7 +71,8 @@ TEST_F(GpuProcesses, SizesChangeWhileAStreamIsHeld) {
           const auto more = gpu.make(numbers(17 * (step + 1), comm.rank()));
           auto first = comm.allreduce("first", gpu.view(gradient), {.op = ReduceOp::sum});
           first.wait_on(gpu.stream());
-          // Goes out after the first has come back, since they are of one stream.
+          // The second operation starts after the first has come back, since both belong to one
+          // stream.
           auto second = comm.allreduce("second", gpu.view(more), {.op = ReduceOp::sum});
           second.wait_on(gpu.stream());
           const auto seen = gpu.read_at_once<float>(gradient);
@@ -83,7 +86,7 @@ TEST_F(GpuProcesses, SizesChangeWhileAStreamIsHeld) {
       in_pieces);
 }
 
-// The library allocates the output on the GPU while the caller sits in a copy.
+// The library allocates the output on the GPU while the caller is blocked in a copy.
 TEST_F(GpuProcesses, OutputsAreMadeWhileTheCallerCopies) {
   run_processes(
       2,
@@ -106,7 +109,7 @@ TEST_F(GpuProcesses, OutputsAreMadeWhileTheCallerCopies) {
       in_pieces);
 }
 
-// Where ranks are threads that share the GPU, it does.
+// The host would wait if the ranks were threads that share the GPU.
 TEST_F(GpuProcesses, TheHostDoesNotWait) {
   run_processes(
       2,
@@ -115,8 +118,8 @@ TEST_F(GpuProcesses, TheHostDoesNotWait) {
         auto& runtime = device_runtime(DeviceKind::cuda);
         auto* gate = runtime.take_word();
         const auto gradient = gpu.make(numbers(1 << 20, comm.rank()));
-        comm.allreduce("gradient", gpu.view(gradient)).wait();  // takes pinned memory
-        runtime.wait_word(gpu.stream(), gate, 1);  // nothing of what follows can happen
+        comm.allreduce("gradient", gpu.view(gradient)).wait();  // allocates pinned memory
+        runtime.wait_word(gpu.stream(), gate, 1);  // holds the stream: nothing behind it can run
         auto work = comm.allreduce("gradient", gpu.view(gradient));
         work.wait_on(gpu.stream());
         EXPECT_FALSE(work.done());

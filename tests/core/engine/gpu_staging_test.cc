@@ -1,7 +1,6 @@
-// Operations on a GPU's memory over a backend that knows only the host's, on ranks that are threads
-// of this process. The fake device's tests are in staging_test.cc, those of ranks that are
-// processes in gpu_processes_test.cc; these run where there is a GPU, and are skipped, saying why,
-// elsewhere.
+// Operations on GPU memory over a backend that knows only host memory. The ranks are threads of
+// this process. staging_test.cc has the tests on the fake device, gpu_processes_test.cc those whose
+// ranks are processes. Without a GPU the tests are skipped with a reason.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +18,7 @@ namespace {
 using test::kGpu;
 using test::run_threads;
 
-// Where ranks share a GPU, `auto` leaves its memory there.
+// Chooses the memory backend: on ranks that share a GPU, `auto` would leave the tensors on it.
 void through_the_host(Options& options) { options.backend = "memory"; }
 
 class GpuStaging : public testing::Test {
@@ -36,8 +35,8 @@ class GpuStaging : public testing::Test {
   TensorView on_stream(const Tensor& tensor, StreamRef stream) {
     return {tensor.data(), tensor.shape(), tensor.dtype(), kGpu, stream};
   }
-  // Both by pinned memory: a rank that copies to or from other memory behind a wait keeps the
-  // process's other ranks from pinning what they need first (docs/gpu.md).
+  // Both copies use pinned memory. A copy to or from other memory that waits in a stream would keep
+  // the other ranks of the process from pinning memory that they need first (docs/gpu.md).
   void send(const Tensor& tensor, const std::vector<float>& values, StreamRef stream) {
     auto* pinned = runtime_->allocate_host(values.size() * sizeof(float));
     std::memcpy(pinned, values.data(), values.size() * sizeof(float));

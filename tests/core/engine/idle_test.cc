@@ -1,4 +1,4 @@
-// Ranks that are connected and have nothing to do cost nothing.
+// Ranks that are connected and idle use almost no processor time.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -24,8 +24,9 @@ double cpu_seconds() {
 TEST(Idle, FourProcessesUseLessThanHalfAPercentOfACore) {
   test::run_processes(4, [](Communicator& comm) {
     std::vector<float> values(1000, 1.0f);
-    // Nobody waits for them, so that they are the background thread's, which sleeps meanwhile. On a
-    // busy machine it may find all there whenever it looks.
+    // No thread waits for these Works, so the background thread runs them and sleeps in between. On
+    // a busy machine it may find everything ready each time and never sleep; then another round
+    // follows.
     const auto deadline = Deadline::after(30);
     float has_slept = 0;
     while (has_slept == 0 && !deadline.passed()) {

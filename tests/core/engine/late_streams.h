@@ -7,7 +7,7 @@ namespace tutti::test {
 
 inline const Device kFake{DeviceKind::fake, 0};
 
-/// Fills a tensor in stream order, so that a reader that does not wait for the stream sees garbage.
+/// Fills a tensor in stream order. A reader that does not wait for the stream sees garbage.
 inline void fill(FakeDevice& device, const Tensor& tensor, StreamRef stream, float value) {
   device.host_function(stream, [tensor, value] {
     for (float& element : tensor.span<float>()) element = value;

@@ -1,4 +1,4 @@
-// Ranks, and tensors of a rank, on several devices.
+// Ranks on several devices, and one rank with tensors on several devices.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST(MixedDevices, MemoryOfTwoKindsIsAMismatch) {
       EXPECT_NE(std::string(error.what()).find("rank 0 sent memory on fake:0"), std::string::npos)
           << error.what();
     }
-    // The stream is not held by the failed operation.
+    // The failed operation does not hold the stream.
     if (comm.rank() == 0) {
       work.wait_on(stream);
       device.synchronize(stream);
@@ -77,7 +77,7 @@ TEST(MixedDevices, SeveralDevicesOfARank) {
   });
 }
 
-// A rank in host memory beside one on a device, by every way that a tensor may go, until the plan
+// One rank uses host memory and another a device. Every form of the operations runs until its plan
 // is replayed.
 TEST(MixedDevices, RanksMixDevicesWhereTheOptionSaysSo) {
   FakeDevice device({.devices = 8});
@@ -136,7 +136,7 @@ TEST(MixedDevices, RanksMixDevicesWhereTheOptionSaysSo) {
   }
 }
 
-// All ranks hear of TUTTI_MIXED_DEVICES even if only some set it (settings_at_work_test). No arena
+// All ranks learn of TUTTI_MIXED_DEVICES even if only some set it (settings_at_work_test). No arena
 // lies on a device then, because the peers could not reach its memory.
 TEST(MixedDevices, WhoMixesDevicesHasNoArenaOnOne) {
   FakeDevice device({.devices = 8});

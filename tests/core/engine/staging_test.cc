@@ -28,7 +28,8 @@ using test::fill;
 using test::kFake;
 using test::on_stream;
 
-// A device that loads or allocates for a first operation must not find a stream that is held.
+// A device may load or allocate something at the first operation. It must not find a stream that is
+// held.
 TEST(Staging, TheFirstOfANameIsWaitedForByTheHostToo) {
   FakeDevice device({.devices = 8});
   run_threads(2, [&](Communicator& comm) {
@@ -38,7 +39,7 @@ TEST(Staging, TheFirstOfANameIsWaitedForByTheHostToo) {
     auto first = comm.allreduce("x", on_stream(tensor, stream));
     first.wait_on(elsewhere);
     EXPECT_TRUE(first.done());
-    device.wait_word(stream, gate, 1);  // the second one's input does not come
+    device.wait_word(stream, gate, 1);  // the input of the second operation is not ready yet
     auto second = comm.allreduce("x", on_stream(tensor, stream));
     second.wait_on(elsewhere);
     EXPECT_FALSE(second.done());
@@ -72,13 +73,13 @@ TEST(Staging, TheStreamWaitsAndTheHostDoesNot) {
     const Tensor gradient(Shape{1000}, DataType::f32, kFake);
     for (int step = 0; step < 10; ++step) {
       fill(device, gradient, stream, static_cast<float>(comm.rank() + step));
-      comm.barrier_blocking();  // the ranks share the device and so its count
+      comm.barrier_blocking();  // the ranks share the device and so its counter
       const auto waits = device.synchronize_count();
       auto work = comm.allreduce("gradient", on_stream(gradient, stream));
       work.wait_on(stream);
       EXPECT_EQ(device.synchronize_count(), waits);
       comm.barrier_blocking();
-      // What follows on the stream sees the average.
+      // The next command of the stream sees the average.
       std::vector<float> seen(1000);
       device.copy(seen.data(), gradient.data(), seen.size() * sizeof(float), stream);
       device.synchronize(stream);
@@ -116,7 +117,7 @@ class GatedDevice final : public FakeDevice {
 constexpr int64_t kPieceBytes = 4096;
 void small_pieces(Options& options) { options.partition_bytes = kPieceBytes; }
 
-// The first piece travels and comes back while the rest is not even in host memory.
+// The first piece is sent and comes back while the rest is not yet in host memory.
 TEST(Staging, PiecesOverlap) {
   GatedDevice device;
   run_threads(
@@ -141,8 +142,9 @@ TEST(Staging, PiecesOverlap) {
       small_pieces);
 }
 
-// Steps that repeat, so that they are replayed, then steps that lack a tensor, so that its bucket
-// is vetoed and asked for anew; each rank in an order of its own, with whole and cut tensors.
+// Steps repeat until they are replayed. Then some steps lack a tensor, so that its bucket is vetoed
+// and negotiated again. Each rank has an order of its own; the tensors are whole or cut into
+// pieces.
 TEST(Staging, PiecesAreReplayedAndVetoedBitForBit) {
   FakeDevice device({.seed = 6, .most_delay = std::chrono::microseconds(50), .devices = 8});
   run_threads(
@@ -160,7 +162,7 @@ TEST(Staging, PiecesAreReplayedAndVetoedBitForBit) {
           std::vector<Work> works;
           std::vector<std::vector<float>> expected;
           for (const size_t t : order) {
-            // The same in host memory tells what it should be.
+            // The same sum in host memory gives the expected values.
             auto& here = expected.emplace_back(static_cast<size_t>(counts[t]));
             for (size_t i = 0; i < here.size(); ++i)
               here[i] = 1.0f / static_cast<float>(i + 1) + static_cast<float>(comm.rank() * step);
@@ -282,8 +284,8 @@ TEST(Staging, AResultThatCannotBeCopiedBackFailsItsWork) {
   });
 }
 
-// A device that refuses one of the calls that bring a result back, on the library's stream alone;
-// or drops all that is put there, as one that fails for good does.
+// A device that refuses one of the calls that bring a result back, but only on the library's
+// stream. With `dropped` it ignores every command there, as a device that failed for good does.
 class RefusesOne : public FakeDevice {
  public:
   enum class Call { copy, write_word, host_function, dropped };
@@ -293,7 +295,7 @@ class RefusesOne : public FakeDevice {
     of_user_ = of_user;
     target_ = target;
   }
-  /// After the last Work, so that destructors may use the device.
+  /// Called after the last Work, so that destructors may use the device.
   void recover() { target_ = nullptr; }
 
   void copy(void* to, const void* from, size_t bytes, StreamRef stream) override {
@@ -326,7 +328,7 @@ class RefusesOne : public FakeDevice {
   StreamRef of_user_;
 };
 
-// A thread that waits, a callback and a stream that waits all hear of it, whatever fails on the way
+// A waiting thread, a callback and a waiting stream are all released, whatever fails on the way
 // back.
 TEST(Staging, AWorkEndsWhateverFailsOnItsWayBack) {
   using Call = RefusesOne::Call;
@@ -368,7 +370,7 @@ TEST(Staging, AWorkEndsWhateverFailsOnItsWayBack) {
     }
 }
 
-// A step asks for the same sizes again and again, each of which should find its own block.
+// A step asks for the same sizes again and again. Each size should get the same block as before.
 TEST(HostPool, ALargeBlockIsKeptForWhatIsAsLarge) {
   const auto pool = std::make_shared<HostPool>(device_runtime(DeviceKind::cpu));
   void* const large = pool->take(1 << 20).get();
@@ -402,7 +404,7 @@ TEST(HostPool, HoldsAtMostTwiceWhatWasInUseAtOnce) {
   CountsHostMemory device;
   const auto pool = std::make_shared<HostPool>(device);
   for (size_t bytes = 4096; bytes <= (400 << 10); bytes += 4096) {
-    pool->take(bytes);  // larger than all before, and given back at once
+    pool->take(bytes);  // larger than all blocks before; given back immediately
     ASSERT_LE(device.held, 2 * bytes);
   }
 }
@@ -437,8 +439,8 @@ TEST(Staging, ADeviceThatFailedDoesNotEndTheProcess) {
   EXPECT_NE(log.find("an illegal memory access"), log.npos) << log;
 }
 
-// What comes from its stream after the end of the communicator is refused, and is not kept: what a
-// lost step leaves behind would keep sockets and shared memory.
+// Data that its stream delivers after the end of the communicator is refused, and no reference to
+// the engine is kept. Otherwise a lost step would keep sockets and shared memory open.
 TEST(Staging, WhatIsRefusedIsNotKept) {
   GatedDevice device;
   const auto stream = device.create_stream(kFake);

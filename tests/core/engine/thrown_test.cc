@@ -1,4 +1,4 @@
-// What is thrown while a thread is the engine: every rank hears of it at once, whoever threw it.
+// A thread that runs the engine throws. Every rank gets the error immediately, whoever threw it.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -38,7 +38,8 @@ std::vector<Thrown> kinds() {
            "no card"}};
 }
 
-// An observer stands for all that may throw at its point: ours, the system's, the user's.
+// The observer throws in place of everything that may throw at its point: the library, the system
+// or the user's code.
 void throw_at(const std::string& point, const Thrown& thrown, int thrower, bool waits) {
   SCOPED_TRACE(fmt::format("{} at {} on rank {}, which {}", thrown.what, point, thrower,
                            waits ? "waits" : "does not wait"));
@@ -51,7 +52,7 @@ void throw_at(const std::string& point, const Thrown& thrown, int thrower, bool 
         const auto is_late = [&] {
           return std::chrono::duration<double>(Clock::now() - begin).count() > kAtOnce;
         };
-        // One of the calls may have been through when it was thrown, but then a later one is not.
+        // One call may have ended well before the exception. Then a later call fails.
         std::optional<Error> error;
         for (int i = 0; !error && !is_late(); ++i) {
           try {
@@ -91,9 +92,9 @@ TEST(Thrown, InTheEngineBreaksTheCommunicatorOnEveryRank) {
   for (const auto& thrown : kinds()) throw_at("pack", thrown, 1, true);
 }
 
-// Rank 1 has joined when the answer comes that locks a plan: while it handles that answer it
-// launches the plan's first bucket with a veto, and fails. That is its own failure, whatever it
-// throws, and not a message of rank 0's that cannot be.
+// Rank 1 has joined when the answer arrives that locks a plan. While rank 1 handles that answer, it
+// launches the plan's first bucket with a veto, and fails. The error is rank 1's own failure,
+// whatever it throws; rank 0's message is not damaged.
 TEST(Thrown, WhileAnswersAreHandledIsNotTheSendersDoing) {
   const Thrown like_a_damaged_message{
       "an Error that damaged messages have too",
@@ -108,7 +109,8 @@ TEST(Thrown, WhileAnswersAreHandledIsNotTheSendersDoing) {
           std::vector<float> values(1000, 1.0f);
           const auto error = error_of([&] {
             for (int step = 0; step < 3; ++step) {
-              // Both requests of rank 1 have come when rank 0 asks too, and answers with the plan.
+              // Both requests of rank 1 have arrived when rank 0 submits. Rank 0 then answers with
+              // the plan.
               Work work;
               if (comm.rank() == 1) work = comm.allreduce("x", values);
               if (comm.rank() == 1 && step == 2) {
@@ -140,7 +142,7 @@ TEST(Thrown, WhileAnswersAreHandledIsNotTheSendersDoing) {
   }
 }
 
-// Every time, so that the end itself meets it too.
+// The observer throws at every point, also while the engine ends.
 TEST(Thrown, AgainAndAgain) {
   run_threads(
       2,
@@ -158,8 +160,8 @@ TEST(Thrown, AgainAndAgain) {
 }
 
 TEST(Thrown, InALogSink) {
-  // Rank 1 submits "a" only when rank 0's callback is attached to it, which else would run within
-  // then() and throw there.
+  // Rank 1 submits "a" only after rank 0 has attached its callback. Otherwise the callback would
+  // run within then() and throw there.
   std::atomic<bool> attached{false};
   run_threads(
       2,
@@ -181,8 +183,8 @@ TEST(Thrown, InALogSink) {
       });
 }
 
-// An update is the user's code in the middle of a reduction: on a thread that waits, on the one in
-// the background, and within a blocking call.
+// An update runs the user's code in the middle of a reduction: on a waiting thread, on the
+// background thread, and within a blocking call.
 void throw_in_update(const std::string& backend) {
   SCOPED_TRACE(backend);
   struct Update {
@@ -194,7 +196,8 @@ void throw_in_update(const std::string& backend) {
   const auto body = [](Communicator& comm) {
     Update update{comm.rank() == 1};
     GradientArena arena(comm, {{"w", {300'000}}, {"b", {1000}}}, {}, &Update::apply, &update);
-    // Where each rank updates all after the reduction, the other one is through with a step.
+    // If each rank updates everything after the reduction, the other rank has finished the first
+    // step. Then its second step fails.
     const auto error = error_of([&] {
       for (int step = 0; step < 2; ++step) {
         for (const char* name : {"w", "b"}) arena.ready(name);
@@ -213,7 +216,7 @@ void throw_in_update(const std::string& backend) {
 
 TEST(Thrown, InAFusedUpdate) {
   throw_in_update("");
-  throw_in_update("ring");  // each rank updates everything, after the reduction
+  throw_in_update("ring");  // each rank updates everything after the reduction
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A Communicator that an exception destroys.
+// An exception destroys a Communicator.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace tutti {
 namespace {
 
-// What rank 0 hears of rank 1, which lives in the thread of the caller.
+// Runs `live` as rank 1 in the caller's thread. Returns the error that rank 0 gets.
 std::string heard_of(const std::function<void(const Options&)>& live) {
   const auto store = make_memory_store();
   const auto options = [&](int rank) {
@@ -53,7 +53,7 @@ TEST(Unwinding, ACommunicatorThatAnExceptionDestroysClosesBecauseOfAnError) {
                                        "ranks can be done any more; shrink() gives"));
 }
 
-// Of a program that tidies up with a Communicator of its own.
+// A program cleans up with a Communicator of its own while an exception is already thrown.
 TEST(Unwinding, AnExceptionThatWasThereBeforeTheCommunicatorIsNoReason) {
   const auto text = heard_of([](const Options& options) {
     struct TidiesUp {

@@ -1,7 +1,7 @@
-// Threads and processes that wait for ranks that are late, or for ever: what holds nobody up,
-// errors that say who and why, and where the time of the waiting went. Which rank is named and
-// when, in any order of events, tests/core/node/limits_test.cc and the simulation show without
-// waiting.
+// Threads and processes wait for late ranks, or for ever. The tests cover what must not hold up
+// other ranks, the errors that name the rank and the reason, and the statistics of the waiting
+// time. tests/core/node/limits_test.cc and the simulation show without waiting which rank is named
+// and when, in any order of events.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -60,7 +60,7 @@ Error error_of(Function&& function, double most_seconds) {
 
 TEST(OperationTimeout, NamesALateRankInAReplayedStepOverSockets) {
   constexpr double kLimit = 2;
-  static constexpr auto kLate = milliseconds(6000);  // and gone then, which is another error
+  static constexpr auto kLate = milliseconds(6000);  // rank 2 ends then: another error
   run_over(
       "tcp", 3,
       [](Communicator& comm) {
@@ -81,11 +81,11 @@ TEST(OperationTimeout, NamesALateRankInAReplayedStepOverSockets) {
       [](Options& options) { options.operation_timeout = kLimit; });
 }
 
-// --- what holds nothing up ----------------------------------------------------------------------
+// --- long callbacks -----------------------------------------------------------------------------
 
-// A callback of rank 1 stands still until rank 0 is through with all else and rank 1's own "b" has
-// ended, and `more` than that. Meanwhile rank 1 takes part in everything, whether or not a thread
-// of it waits.
+// A callback of rank 1 blocks until rank 0 has done everything else and rank 1's own "b" has ended,
+// and then for the time `more`. Meanwhile rank 1 takes part in every operation, whether or not a
+// thread of it waits.
 void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits, milliseconds more) {
   SCOPED_TRACE(backend);
   std::atomic<bool> is_through{false}, has_ended{false}, is_over{false};
@@ -112,7 +112,8 @@ void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits, mi
           std::this_thread::sleep_for(more);
           is_over = true;
         });
-        comm.barrier_blocking();  // rank 0 submits only now, so the Work was not over before
+        comm.barrier_blocking();  // rank 0 submits only after this barrier, so "a" was not done
+                                  // before
         const Work other = comm.allreduce("b", b);
         if (waits) comm.allreduce("c", c).wait();
         while (!is_over) {
@@ -133,13 +134,14 @@ TEST(LongCallbacks, HoldUpNoOtherRank) {
       expect_that_a_callback_holds_nothing_up(backend, waits, milliseconds(0));
 }
 
-// A rank whose callback runs longer than TUTTI_PEER_TIMEOUT answers all the same.
+// A rank whose callback runs longer than TUTTI_PEER_TIMEOUT still answers.
 TEST(LongCallbacks, AreNotSilence) {
   expect_that_a_callback_holds_nothing_up("tcp", false, milliseconds(4500));
 }
 
-// A thread of rank 0 waits for what rank 1 submits only after a blocking call, which another thread
-// of rank 0 makes: it must get the token of the one that waits.
+// Threads of rank 0 wait for operations that rank 1 submits only after a blocking call. Another
+// thread of rank 0 makes that call. It must get the token (the right to run the engine) from a
+// waiting thread.
 TEST_P(Waiting, ABlockingCallPassesAThreadThatWaits) {
   run(2, [](Communicator& comm) {
     std::vector<float> x(1000, 1.0f), y(10, 1.0f);
@@ -161,7 +163,7 @@ TEST_P(Waiting, ABlockingCallPassesAThreadThatWaits) {
   });
 }
 
-// --- what never meets ---------------------------------------------------------------------------
+// --- calls that never match ---------------------------------------------------------------------
 
 void blocking_and_asynchronous(Communicator& comm, float& one) {
   if (comm.rank() == 0)
@@ -173,7 +175,7 @@ void blocking_and_asynchronous(Communicator& comm, float& one) {
 TEST(NeverMeeting, ABlockingAndAnAsynchronousCallOfOneNameMeetOverSockets) {
   run_over("tcp", 2, [](Communicator& comm) {
     float one = 1;
-    blocking_and_asynchronous(comm, one);  // there both are matched by name
+    blocking_and_asynchronous(comm, one);  // over sockets both are matched by name
     EXPECT_EQ(one, 2.0f);
   });
 }
@@ -194,7 +196,7 @@ struct BlockingKind {
   const char* name;
   void (*call)(Communicator&, const std::vector<float>& input, std::vector<float>& output);
 };
-// Four elements of each of two ranks; root is the one that has joined.
+// The calls use four elements on each of two ranks. The root is the rank that has joined.
 constexpr BlockingKind kBlockingKinds[] = {
     {"allreduce", [](auto& comm, auto& in, auto& out) { comm.allreduce_blocking("x", in, out); }},
     {"reduce", [](auto& comm, auto& in, auto& out) { comm.reduce_blocking("x", in, out, 1); }},
@@ -210,9 +212,9 @@ constexpr BlockingKind kBlockingKinds[] = {
     {"barrier", [](auto& comm, auto&, auto&) { comm.barrier_blocking(); }},
 };
 
-// Each ends with an error, and nothing was written. Where ranks share memory the one that has
-// joined hears it too, for the two would wait for each other; elsewhere it goes on waiting in
-// join().
+// Each call ends with an error and writes nothing. Where ranks share memory, join() fails with the
+// same error, for the two ranks would wait for each other. Elsewhere the joined rank goes on
+// waiting in join().
 void expect_refused_beside_a_joined_rank(Communicator& comm, const BlockingKind& kind,
                                          bool shares_memory) {
   if (comm.rank() == 1 && !shares_memory) return comm.join().wait();
@@ -235,8 +237,8 @@ void expect_refused_beside_a_joined_rank(Communicator& comm, const BlockingKind&
   comm.join().wait();
 }
 
-// Every kind in a group and a thread of its own, so that they wait at the same time. An allreduce
-// is matched by name over sockets, where a rank that has joined stands in for it.
+// Every kind has its own group and thread, so that the calls wait at the same time. Over sockets an
+// allreduce is left out: it is matched by name, and a joined rank takes part in it.
 TEST(NeverMeeting, EveryBlockingKindBesideARankThatHasJoinedEndsWithAnErrorThatSaysSo) {
   for (const std::string backend : {"shm", "tcp"})
     run_over(backend, 2, [&](Communicator& comm) {
@@ -285,10 +287,10 @@ TEST(Reports, SayWhereTheLateRankIsOverSockets) {
       });
 }
 
-// --- what is counted when a Work is done --------------------------------------------------------
+// --- statistics of a finished Work --------------------------------------------------------------
 
-// The background thread ends "x", and then stands still in the update of an arena, within one step:
-// this thread sees "x" done, and counted.
+// The background thread finishes "x" and then blocks in the update of an arena, within one step of
+// the engine. This thread must see "x" done and already counted.
 TEST(Statistics, CountAWorkBeforeAnyThreadSeesItDone) {
   struct Gate {
     std::atomic<bool> is_reached{false}, may_end{false};
@@ -329,13 +331,13 @@ TEST(Statistics, CountAWorkBeforeAnyThreadSeesItDone) {
   arena.wait();
 }
 
-// --- where the time went ------------------------------------------------------------------------
+// --- waiting time -------------------------------------------------------------------------------
 
 TEST_P(Waiting, WaitingForALateRankIsSkewAndNotExposed) {
   for (const bool is_blocking : {false, true}) {
     run(2, [&](Communicator& comm) {
-      // Long beside the time for which a blocking call spins, which is not counted and takes some
-      // milliseconds where other programs have the core.
+      // Long compared with the time for which a blocking call spins. That time is not counted, and
+      // takes some milliseconds if other programs use the core.
       constexpr int kSteps = 5;
       constexpr auto kLate = milliseconds(80);
       std::vector<float> values(1000, 1.0f);
@@ -346,8 +348,8 @@ TEST_P(Waiting, WaitingForALateRankIsSkewAndNotExposed) {
           comm.allreduce("x", values).wait();
       };
       for (int i = 0; i < 5; ++i) step();
-      // A rank that other programs hold up within a step is exposed for so long, so one attempt of
-      // a few must be as it should.
+      // If other programs hold a rank up within a step, that time counts as exposed. So one of five
+      // attempts must meet the limits.
       float is_fine = 0;
       for (int attempt = 0; attempt < 5 && is_fine == 0; ++attempt) {
         const auto before = comm.statistics();
@@ -385,7 +387,7 @@ TEST_P(Waiting, BlockingCallsAreCounted) {
   });
 }
 
-// Also where another thread has begun a long step since.
+// The calls are counted even if another thread has begun a long step since.
 TEST(BlockingCalls, AreCountedWhileAnotherThreadDrives) {
   std::atomic<bool> holds{false}, drives{false};
   const auto tune = [&](Options& options) {
@@ -399,7 +401,8 @@ TEST(BlockingCalls, AreCountedWhileAnotherThreadDrives) {
     comm.allreduce("y", more).wait();
     const auto before = comm.statistics();
     for (int i = 0; i < 10; ++i) {
-      // Rank 0 finds the other one there the last time, so it does not wait, which would count.
+      // In the last call rank 1 is already there, so rank 0 does not wait. A wait would count the
+      // call earlier.
       if (i == 9 && comm.rank() == 0) std::this_thread::sleep_for(milliseconds(20));
       comm.allreduce_blocking("x", values);
     }

@@ -34,7 +34,7 @@ Refusal refusal(Call call) {
   return {};
 }
 
-// The launcher's end of PMI_FD, with the answers of a script: the bytes `answers[i]` follow line i.
+// The launcher's end of PMI_FD. It follows a script: it sends the bytes `answers[i]` after line i.
 class PmiServer {
  public:
   explicit PmiServer(std::vector<std::string> answers) {
@@ -47,7 +47,7 @@ class PmiServer {
         char byte;
         while (::recv(server.get(), &byte, 1, 0) == 1 && byte != '\n') line += byte;
         asked_.push_back(line);
-        // In two pieces, since a stream has no messages.
+        // Each answer is sent in two pieces, since a stream has no message boundaries.
         ::send(server.get(), answer.data(), answer.size() / 2, MSG_NOSIGNAL);
         ::send(server.get(), answer.data() + answer.size() / 2, answer.size() - answer.size() / 2,
                MSG_NOSIGNAL);

@@ -1,4 +1,4 @@
-// Environments as each launcher makes them, taken from real runs.
+// Environments that each launcher creates, taken from real runs.
 
 #include "tutti/core/launch/launch.h"
 
@@ -84,7 +84,7 @@ struct Case {
   Meeting meeting;
 };
 
-// Innermost first: the order of precedence.
+// The innermost launcher comes first: this is the order of precedence.
 std::vector<Case> all_launchers() {
   return {{"tutti-run", kTuttiRun, Meeting::given},
           {"torchrun", kTorchrun, Meeting::address},
@@ -156,7 +156,7 @@ TEST(DetectLauncher, SaysTheWholeLine) {
   EXPECT_EQ(refusal({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}}),
             "TUTTI_SIZE=2 ranks must meet somewhere, but TUTTI_STORE is missing (want "
             "tcp://host:port or file:///folder); tutti-run sets it");
-  // One of the others of tutti-run is there, its first is not.
+  // Another variable of tutti-run is set, but TUTTI_RANK is not.
   for (const char* other : {"TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
     EXPECT_EQ(refusal({{other, "1"}}), "tutti-run started this process, but TUTTI_RANK is missing");
 }

@@ -1,5 +1,5 @@
-// The first communicator of a job is made in attempts that succeed or fail for all ranks alike:
-// after a failure, whoever's fault it was, all meet again in the next one.
+// The ranks make the first communicator of a job in attempts. An attempt succeeds or fails on all
+// ranks. After a failure, whoever caused it, all ranks meet again in the next attempt.
 #include "tutti/core/meeting/attempt.h"
 
 #include <fmt/format.h>
@@ -62,7 +62,7 @@ class AttemptTest : public testing::Test {
     for (auto& thread : threads) thread.join();
   }
 
-  // Calls create() on a thread for each of these ranks, which must all meet and work.
+  // Calls create() on one thread for each of these ranks. All must meet and work.
   void expect_meeting(const std::vector<Options>& ranks) {
     std::vector<std::future<Result>> calls;
     for (const auto& options : ranks) calls.push_back(start(options));
@@ -106,7 +106,8 @@ TEST_F(AttemptTest, WhatOneRankLacksAllHearAndTheNextCallMeets) {
   expect_meeting({rank(0, 3), rank(1, 3), rank(2, 3)});
 }
 
-// A launcher saw rank 1 die before it came; a process that comes late hears of it once, too.
+// The launcher reported that rank 1 died before it came. A process that comes late gets the same
+// error, once.
 TEST_F(AttemptTest, ADeathIsNamedToEachSurvivorOnceAndAReplacementMeetsThem) {
   auto zero = start(rank(0, 3));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -126,13 +127,13 @@ TEST_F(AttemptTest, ADeathIsNamedToEachSurvivorOnceAndAReplacementMeetsThem) {
 
 TEST_F(AttemptTest, TheDeathThatCameFirstIsBlamed) {
   auto zero = start(rank(0, 4));
-  // Rank 2 ended because rank 1 was killed; its own end is seen all the same.
+  // Rank 2 ended because rank 1 was killed. Its own end is in the log too.
   append_death(*store_, {.who = {.rank = 1}, .pid = 1, .signal = 9, .host = "h"});
   append_death(*store_, {.who = {.rank = 2}, .pid = 2, .code = 1, .host = "h"});
   EXPECT_EQ(zero.get().rank, 1);
 }
 
-// Shows the places to the ranks only after further deaths are in the log.
+// Shows the place records to the ranks only after further deaths are in the log.
 class DeadlyStore final : public Store {
  public:
   explicit DeadlyStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -194,7 +195,7 @@ TEST_F(AttemptTest, ATimeoutOfTheParentIsNoLateRank) {
   }
 }
 
-// Rank 1 leaves its place, says that it is connected, and dies before it is counted.
+// Rank 1 leaves its place record, reports that it is connected, and dies before it is counted.
 TEST_F(AttemptTest, ARankThatDiedBeforeItWasCountedIsNotWaitedForInVain) {
   Membership membership;
   membership.root = store_;
@@ -214,7 +215,7 @@ TEST_F(AttemptTest, ARankThatDiedBeforeItWasCountedIsNotWaitedForInVain) {
   attempt->all_connected();
 }
 
-// The attempt of ranks 0 and 1 to become a part, of which rank 1 is a record in the store.
+// An attempt of ranks 0 and 1 to make a part. Only rank 0 runs; rank 1 is a record in the store.
 class ForgottenAttemptTest : public AttemptTest {
  protected:
   ForgottenAttemptTest() {
@@ -231,7 +232,7 @@ class ForgottenAttemptTest : public AttemptTest {
     record.place.world_rank = rank;
     return record;
   }
-  // The others went on.
+  // The other ranks have gone on and erased their keys.
   void forget() { store_->erase_all("job/part/"); }
   void forget_once_there(const std::string& key) {
     while (!store_->try_get("job/part/" + key)) std::this_thread::yield();
@@ -273,8 +274,8 @@ TEST_F(ForgottenAttemptTest, WhileItWaitsUntilAllAreConnected) {
   expect_forgotten(std::move(connecting));
 }
 
-// A backend waits for a key of the other rank, which is gone, and may name that rank or none.
-// Nobody is told of it.
+// A backend waits for a key of the other rank, which has been erased. Its error may name that rank
+// or none. No failure is published in the store.
 TEST_F(ForgottenAttemptTest, WhileItConnects) {
   for (const int named : {1, -1}) {
     membership_.deadline = Deadline::after(0.4);
@@ -294,7 +295,7 @@ TEST_F(ForgottenAttemptTest, WhileItConnects) {
   }
 }
 
-// A death that nobody has told yet is why a key does not come.
+// A key does not come because its rank died. No rank has reported that death yet.
 TEST_F(AttemptTest, ADeathIsTheCauseOfAWaitThatNamesNoRank) {
   Membership membership;
   membership.root = store_;
@@ -311,7 +312,7 @@ TEST_F(AttemptTest, ADeathIsTheCauseOfAWaitThatNamesNoRank) {
   }
 }
 
-// Rank 1 was counted, and its place went before this rank came.
+// Rank 1 was counted, but its place record was erased before this rank came.
 TEST_F(ForgottenAttemptTest, BeforeItGathersThePlaces) {
   store_->add("job/part/places", 1);
   const auto attempt = Attempt::begin(rank(0, 2), membership_);
@@ -328,7 +329,8 @@ TEST_F(AttemptTest, WhoIsMissingIsSaidAfterAWhile) {
                             "1 of 3 ranks have started after [56] s; ranks 1 2 are missing"));
 }
 
-// In a process of its own, which may have less memory from the moment when all ranks are known.
+// The test runs in its own process. From the moment when all ranks are known, that process may use
+// little more memory.
 TEST(OwnLimits, AThreadThatCannotStartIsAnErrorThatNamesTheLimit) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -366,7 +368,7 @@ TEST(OwnLimits, AThreadThatCannotStartIsAnErrorThatNamesTheLimit) {
 #endif
 }
 
-// What the others know of the failure is what was told first, whatever they saw of it themselves.
+// The failure that was published first counts for all ranks, whatever they saw themselves.
 TEST(ToldFailure, TheFirstWordCounts) {
   const auto store = make_memory_store();
   const ToldFailure zero(*store, "x", 0, 3), one(*store, "x", 1, 3), two(*store, "x", 2, 3);
@@ -381,7 +383,7 @@ TEST(ToldFailure, TheFirstWordCounts) {
     EXPECT_EQ(error.teller(), 0);
     EXPECT_STREQ(error.what(), "rank 1 was killed");
   }
-  // Its own failure is this rank's to tell its caller.
+  // A rank reports its own failure to its caller itself.
   try {
     one.fail(Error(ErrorCode::io, "no files left"));
   } catch (const Error& error) {
@@ -398,7 +400,7 @@ TEST(ToldFailure, AfterSuccessNoRankCanFailIt) {
   EXPECT_TRUE(one.look());
 }
 
-// A communicator that ends because of a rank that is no member of the part that connects.
+// A communicator ends because of a rank that is not a member of the part that connects.
 TEST(ToldFailure, ACauseFromOutsideIsNoRankOfThese) {
   const auto store = make_memory_store();
   const ToldFailure zero(*store, "x", 0, 2), one(*store, "x", 1, 2);

@@ -1,4 +1,4 @@
-// What ranks leave in the store before they know each other.
+// The records that ranks leave in the store before they know each other.
 
 #include "tutti/core/meeting/places.h"
 
@@ -40,7 +40,7 @@ TEST(Places, ComeBack) {
   EXPECT_EQ(back.call, record.call);
 }
 
-// Each container's first process is number 1.
+// The first process of each container has the process id 1.
 TEST(Places, ProcessesOfTwoNamespacesAreNotOneProcess) {
   const auto own = own_place({}, {});
   EXPECT_GT(own.pid_space, 0);
@@ -53,7 +53,7 @@ TEST(Places, ProcessesOfTwoNamespacesAreNotOneProcess) {
   EXPECT_FALSE(own.shares_pids(other));
 }
 
-// Of 2^32 - 1 a process number -1 was made, which stands for all processes.
+// 2^32 - 1 used to be read as the process id -1, which stands for all processes.
 TEST(Places, NumbersThatNoProcessAndNoRankHasAreRefused) {
   EXPECT_EQ(decode_place(1, place_text("4711", "1", "7")).place.pid, 4711);
   for (const auto& text :

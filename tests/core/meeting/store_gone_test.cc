@@ -1,4 +1,5 @@
-// When the job's store goes, stands still or comes back: what ranks read of it, and when.
+// The job's store goes away, hangs or comes back. The tests check which errors the ranks report,
+// and when.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,7 +66,7 @@ void on_ranks(int first, int end, const std::function<void(int rank)>& body) {
   for (auto& rank : ranks) rank.join();
 }
 
-// A process that does this until it is killed.
+// A process that runs `body` until it is killed.
 class Child {
  public:
   explicit Child(const std::function<void()>& body) : pid_(::fork()) {
@@ -93,8 +94,8 @@ class Child {
   pid_t pid_;
 };
 
-// A program's own store that from some moment on answers nobody, as one whose server stands still
-// and that has no limit: each call waits until it may go on.
+// A program's own store that stops answering at some moment, like a client without a deadline whose
+// server hangs. Each call waits until it may go on.
 class SilentStore final : public Store {
  public:
   explicit SilentStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -133,7 +134,7 @@ class SilentStore final : public Store {
   }
 
   const std::shared_ptr<Store> store_;
-  std::mutex mutex_;  // guards the following
+  std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
   bool is_silent_ = false;
 };
@@ -142,7 +143,8 @@ class SilentStoreTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Of, SilentStoreTest, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
-// A rank is lost meanwhile: the others hear it all the same, and close without waiting for it.
+// A rank is lost while the store hangs. The others still get the error, and close without waiting
+// for the store.
 TEST_P(SilentStoreTest, ALossIsHeardAtOnce) {
   const test::ScratchFolder folder;
   const auto options_of = [&](int rank) {
@@ -206,7 +208,7 @@ TEST(StoreGone, WhatHeldItHasEnded) {
   });
 }
 
-// As if this rank were cut off from it: nothing comes back.
+// Acts as if this rank were cut off from the store: no answer comes back.
 TEST(StoreGone, ItStandsStillUntilTheDeadline) {
   const auto port = test::own_port();
   Child launcher([&] {
@@ -251,8 +253,8 @@ TEST(StoreGone, RankZeroHeldItAndWasLost) {
   });
 }
 
-// Rank 1 fails for a reason of its own; rank 0, which serves the store, hears of it. Both call
-// again, and meet.
+// Rank 1 fails for a reason of its own. Rank 0, which serves the store, gets the error too. Both
+// call create() again and meet.
 TEST(StoreGone, RankZeroHoldsItBeyondACreateThatFailed) {
   const auto port = test::own_port();
   std::atomic<int> lines = 0;
@@ -267,14 +269,15 @@ TEST(StoreGone, RankZeroHoldsItBeyondACreateThatFailed) {
     for (int again = 0; again < 3; ++again) {
       const auto comm = Communicator::create(options);
       comm->barrier_blocking();
-      // Two communicators of one process share it.
+      // Two communicators of one process share the store.
       Communicator::create(options)->barrier_blocking();
     }
   });
   EXPECT_EQ(lines, 0);
 }
 
-// Whoever made the first communicator may destroy it; the log of the one that came last goes on.
+// The first communicator may be destroyed earlier. The log of the last one still gets the lines
+// about strangers.
 TEST(StoreGone, TheLastCommunicatorHearsOfStrangersThoughAnEarlierOneHasGone) {
   const auto port = test::own_port();
   std::atomic<int> first_lines = 0, last_lines = 0;
@@ -295,7 +298,7 @@ TEST(StoreGone, TheLastCommunicatorHearsOfStrangersThoughAnEarlierOneHasGone) {
   EXPECT_EQ(first_lines, 0);
 }
 
-// Neither loopback nor anything else is up.
+// No network interface is up, not even loopback.
 TEST(NoNetwork, TcpOfOneHostSaysHowToBringLoopbackUp) {
   const auto why = test::NetworkNamespaces::unavailable();
   if (!why.empty()) GTEST_SKIP() << why;

@@ -1,5 +1,6 @@
-// What ranks leave in the job's store while they connect goes when they are connected: a job that
-// splits, shrinks and makes communicators for weeks keeps as many keys as one that just began.
+// The keys that ranks leave in the job's store while they connect are erased once they are
+// connected. A job that splits, shrinks and makes communicators for weeks keeps no more keys than a
+// new one.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// Remembers every key that was ever written, and asks the store itself which of them are there.
+// Remembers every key that was ever written. Asks the store itself which of them still exist.
 class WatchedKeys final : public Store {
  public:
   explicit WatchedKeys(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -63,7 +64,7 @@ class WatchedKeys final : public Store {
   std::set<std::string> written_;  // guarded by mutex_
 };
 
-// Of each kind that a job may meet in.
+// The kinds of store in which a job may meet.
 struct Kind {
   const char* name;
   std::function<std::shared_ptr<Store>(const std::string& folder)> make;
@@ -79,7 +80,7 @@ std::shared_ptr<Store> make_served_store(const std::string&) {
 }
 
 constexpr int kRanks = 3;
-// Of the job itself, however long it runs.
+// The number of keys that the job itself keeps, however long it runs.
 constexpr size_t kMostKeys = 3;
 
 class StoreKeys : public testing::TestWithParam<Kind> {
@@ -87,11 +88,12 @@ class StoreKeys : public testing::TestWithParam<Kind> {
   Options options(int rank, int size = kRanks) {
     auto options = Options::thread_rank(rank, size, keys_);
     options.backend = "memory";
-    options.peer_timeout = 1;  // so long a survivor waits for rank 1, which says nothing
+    options.peer_timeout = 1;  // the time for which a survivor waits for rank 1, which does not
+                               // answer
     return options;
   }
 
-  // On each rank, with a communicator of all.
+  // Runs `body` on each rank with a communicator of all ranks.
   void run(const std::function<void(std::unique_ptr<Communicator> comm)>& body) {
     on_all([&](int rank) { body(Communicator::create(options(rank))); });
   }
@@ -127,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(StoreKeys, OfSplitsGo) {
   run([](auto comm) {
     for (int i = 0; i < test::repetitions(200); ++i) {
-      // One rank takes part and is in none, in turn.
+      // In turn, one rank takes part in the split without joining a part.
       const int color = i % 5 == comm->rank() ? -1 : i % 2 == 0 ? 0 : comm->rank() % 2;
       const auto part = comm->split(color);
       EXPECT_EQ(part == nullptr, color < 0);
@@ -136,7 +138,8 @@ TEST_P(StoreKeys, OfSplitsGo) {
   expect_few_keys();
 }
 
-// Each is split off the one before; a key that named them all would become too long.
+// Each communicator is split off the one before. A key with the names of all of them would become
+// too long.
 TEST_P(StoreKeys, OfSplitsOfSplitsGo) {
   run([](auto comm) {
     for (int i = 0; i < test::repetitions(100); ++i) comm = comm->split(0);
@@ -147,7 +150,7 @@ TEST_P(StoreKeys, OfSplitsOfSplitsGo) {
   expect_few_keys();
 }
 
-// A rank that was left out may come at any time, and must not become a job of its own.
+// A rank that was left out may come at any time, and must not form a job of its own.
 TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
   std::promise<void> shrunk;
   std::atomic<int> done = 0;
@@ -171,11 +174,11 @@ TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
   });
   const auto before = keys_->present();
   for (const auto& key : before) EXPECT_EQ(key.find("/place"), key.npos) << key;
-  // The members, and the vote of the rank that came too late.
+  // the list of members, and the vote of the rank that came too late
   expect_few_keys(kMostKeys + 3);
 }
 
-// Two threads of each rank make communicators at once: those of one round overtake the others.
+// Three threads make communicators of all ranks at the same time, and may overtake each other.
 TEST_P(StoreKeys, OfCommunicatorsThatAreMadeAtOnceGo) {
   for (int i = 0; i < 10; ++i) {
     std::vector<std::thread> threads;
@@ -186,7 +189,7 @@ TEST_P(StoreKeys, OfCommunicatorsThatAreMadeAtOnceGo) {
   expect_few_keys();
 }
 
-// Those of the last few attempts stay, for ranks that come late.
+// The keys of the last few failed attempts stay, for ranks that come late.
 TEST_P(StoreKeys, OfAttemptsThatFailedAreBounded) {
   size_t after_some = 0;
   for (int i = 0; i < 60; ++i) {
@@ -196,13 +199,13 @@ TEST_P(StoreKeys, OfAttemptsThatFailedAreBounded) {
     if (i == 20) after_some = keys_->present().size();
   }
   EXPECT_LE(keys_->present().size(), after_some);
-  // Rank 1 comes at last: what failed only because it was missing is none of its business.
+  // Rank 1 comes at last. It does not see the attempts that failed only because it was missing.
   on_all([&](int rank) { Communicator::create(options(rank, 2)); }, 2);
   expect_few_keys();
 }
 
-// The deaths that were known when a round failed are not blamed on those that come after them,
-// although the store has forgotten the round.
+// Deaths that were known when an attempt failed do not fail the later attempts, although the store
+// has forgotten the failed one.
 TEST_P(StoreKeys, DeathsThatAreOverStayOver) {
   append_death(*keys_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
   const auto rank_with = [&](int rank) {

@@ -1,5 +1,5 @@
-// A member that stands still while split() or shrink() connects it: whoever waits for it hears so
-// as soon as the communicator that they are all members of knows, and not at the connect timeout.
+// A member hangs while split() or shrink() connects it. The members that wait for it get the error
+// as soon as the parent communicator knows that it is silent, long before the connect timeout.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,15 +27,17 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 constexpr double kPeerTimeout = 1.5;
-// Until they know, and what a busy machine adds. The connect timeout is a multiple of it.
+// Seconds until the members know, with a reserve for a busy machine. The connect timeout is a
+// multiple of it.
 constexpr double kSoon = kPeerTimeout + 2;
 constexpr double kConnectTimeout = 30;
 
-// The parameters are a backend and the point at which the member stands still: either it has met
-// the others, or it has its connections and the others do not know of that.
+// The parameters are a backend and the point at which the member hangs. Either it has met the
+// others, or it is connected and the others do not know that yet.
 class StandingStill : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  // `pause`: what the rank does at that point of the second communicator that it makes.
+  // Returns options with which `rank` calls `pause` at that point of the second communicator that
+  // it makes.
   static test::Tune pausing(int rank, std::function<void()> pause) {
     return [rank, pause = std::move(pause)](Options& options) {
       options.backend = std::get<0>(GetParam());
@@ -88,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Of, StandingStill,
                            return std::get<0>(info.param) + "_" + std::get<1>(info.param);
                          });
 
-// No rank has anything pending on the parent.
+// No rank has an operation pending on the parent.
 TEST_P(StandingStill, TheOtherMemberOfASplitHearsThoughNobodyUsesTheParent) {
   test::run_processes(
       2,
@@ -101,7 +103,8 @@ TEST_P(StandingStill, TheOtherMemberOfASplitHearsThoughNobodyUsesTheParent) {
       stopping(1), 60, 1);
 }
 
-// Those of the other color find out, and shrink at once: no living rank is left behind.
+// The ranks of the other color notice the hanging rank, and shrink immediately. They leave no
+// living rank behind.
 TEST_P(StandingStill, TheOtherMemberOfASplitHearsWhatTheOtherColorFindsOut) {
   test::run_processes(
       4,
@@ -119,9 +122,9 @@ TEST_P(StandingStill, TheOtherMemberOfASplitHearsWhatTheOtherColorFindsOut) {
       stopping(1), 60, 1);
 }
 
-Communicator* parent = nullptr;  // of rank 1, a process
+Communicator* parent = nullptr;  // the parent of rank 1, which is a process
 
-// Rank 1 lives and is late; rank 2, of no color, is what ended the parent.
+// Rank 1 lives and is late. Rank 2, which has no color, ended the parent.
 TEST_P(StandingStill, AnotherRankThanAMemberIsNamed) {
   test::run_processes(
       3,
@@ -143,13 +146,13 @@ TEST_P(StandingStill, AnotherRankThanAMemberIsNamed) {
       pausing(1,
               [] {
                 EXPECT_THROW(parent->barrier_blocking(), Error);
-                // Rank 0 looks ten times a second.
+                // Rank 0 checks ten times a second.
                 std::this_thread::sleep_for(std::chrono::seconds(1));
               }),
       60, 2);
 }
 
-// The parent of a shrink that lost nobody yet.
+// The parent of the shrink has not lost a rank yet.
 TEST_P(StandingStill, AShrinkGoesOnWithoutIt) {
   test::run_processes(
       3,

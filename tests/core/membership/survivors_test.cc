@@ -1,5 +1,5 @@
-// Who is left after a loss, as the ranks agree on it through the store: the rule itself, and ranks
-// as threads whose deaths and failures are written by the test.
+// After a loss the ranks agree through the store on who survives. The tests cover the rule itself,
+// and ranks as threads whose deaths and failures the test writes.
 #include "tutti/core/membership/survivors.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ TEST(ChooseMembers, OfTwoThatGaveUpEachOtherOneGoesOn) {
   EXPECT_THAT(choose_members({{0, {}}, {1, {2}}, {2, {1}}, {3, {}}}, {}), ElementsAre(0, 1, 3));
 }
 
-// Ranks of a broken communicator of four; those in `lost` say nothing.
+// Ranks of a broken communicator of four. The ranks in `lost` write nothing.
 class AgreeTest : public testing::Test {
  protected:
   Survivors survivors(int own, std::set<int> given_up = {}, double settle = 5,
@@ -48,7 +48,7 @@ class AgreeTest : public testing::Test {
   }
   void die(int rank) { append_death(*store_, {.who = {.rank = rank}, .signal = 9, .host = "h"}); }
 
-  // What each of these ranks comes to, all at once.
+  // Returns the survivors that each of these ranks finds; all ranks run at the same time.
   std::vector<std::vector<int>> agree(std::vector<Survivors*> ranks) {
     std::vector<std::future<std::vector<int>>> results;
     for (auto* rank : ranks)
@@ -75,7 +75,7 @@ TEST_F(AgreeTest, AFurtherDeathLeadsToTheNextEpochAnyNumberOfTimes) {
   die(2);
   auto zero = survivors(0), one = survivors(1), three = survivors(3);
   agree({&zero, &one, &three});
-  // While these three connect, the last of them dies: it is rank 2 there.
+  // While these three connect, the last of them dies. It has rank 2 in the new communicator.
   die(3);
   const auto lost = Error(ErrorCode::peer_lost, "rank 2 was killed").with_rank(2);
   for (auto* rank : {&zero, &one}) rank->not_connected(lost);
@@ -113,8 +113,8 @@ TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
 }
 
-// The others have shrunk to ranks 0, 2 and 3, then to 0 and 3, while rank 2 was in the first
-// shrink. Rank 3 is rank 2 of the second one.
+// The others have shrunk to ranks 0, 2 and 3, then to 0 and 3, while rank 2 was still in the first
+// shrink. Rank 3 has rank 2 in the second communicator.
 TEST_F(AgreeTest, ARankThatWakesTwoShrinksLaterReadsTheNumbersOfItsOwnCommunicator) {
   die(1);
   auto zero = survivors(0), two = survivors(2), three = survivors(3);
@@ -139,7 +139,7 @@ TEST_F(AgreeTest, ARankThatWakesTwoShrinksLaterReadsTheNumbersOfItsOwnCommunicat
   }
 }
 
-// Forgets what is written there at once, as when the others have gone on and erase their keys.
+// Forgets every key as soon as it is written, as if the others had gone on and erased their keys.
 class ForgetfulStore final : public Store {
  public:
   explicit ForgetfulStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -175,7 +175,7 @@ TEST_F(AgreeTest, ARankWhoseVoteIsForgottenDoesNotWaitForItself) {
   }
 }
 
-// Rank 2 says that rank 1 is the cause. To rank 1 the teller is the cause, and lives.
+// Rank 2 reports rank 1 as the cause. Rank 1 takes the reporter, rank 2, for the cause. Both live.
 TEST_F(AgreeTest, WhoAccusesAnotherHasNotGivenItselfUp) {
   auto zero = survivors(0), one = survivors(1), two = survivors(2), three = survivors(3);
   agree({&zero, &one, &two, &three});
@@ -196,7 +196,7 @@ TEST_F(AgreeTest, WhoAccusesAnotherHasNotGivenItselfUp) {
     EXPECT_THAT(members, ElementsAre(0, 1, 2, 3));
 }
 
-// Its number is that among the candidates, not that of the first communicator.
+// The rank is named by its number among the candidates, not by that of the first communicator.
 TEST_F(AgreeTest, AfterALossARankThatGaveItselfUpIsKnownByItsNewNumber) {
   die(0);
   auto one = survivors(1), two = survivors(2), three = survivors(3);
@@ -209,7 +209,7 @@ TEST_F(AgreeTest, AfterALossARankThatGaveItselfUpIsKnownByItsNewNumber) {
   EXPECT_THROW(given_up.get(), Error);
 }
 
-// Also where no call of the store may outlast the deadline, as in shrink().
+// The same holds if no call of the store may outlast the deadline, as in shrink().
 TEST_F(AgreeTest, TheDeadlineNamesTheMissingRanks) {
   TcpStoreServer server("127.0.0.1", 0, "a secret");
   const auto remote =
@@ -228,7 +228,7 @@ TEST_F(AgreeTest, TheDeadlineNamesTheMissingRanks) {
   }
 }
 
-// Of two that are being written at once the later one may be there, and counted, first.
+// Of two deaths that are written at the same time, the later one may be written and counted first.
 TEST(DeathLog, ADeathThatIsCountedBeforeItIsWrittenIsReadLater) {
   const auto store = make_memory_store();
   DeathLog log(store);
@@ -248,7 +248,7 @@ TEST(FirstError, StaysTheOneThatWasWrittenFirst) {
   foreign->set("deaths/first_error", "a rank, they say");
   EXPECT_FALSE(read_first_error(*foreign));
   DeathLog deaths(store);
-  EXPECT_TRUE(deaths.look().empty());  // it has not died of it
+  EXPECT_TRUE(deaths.look().empty());  // an error does not mean that its rank died
 }
 
 TEST(DeathLog, KeepsTheOrderAndTellsIncarnationsApart) {

@@ -1,4 +1,5 @@
-// A node reports ranks that are late or never come, and ends at its limits. The time is made up.
+// A node reports ranks that are late or never come, and ends operations at their limits. The test
+// sets the time.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@ using testing::HasSubstr;
 constexpr auto kLimit = milliseconds(1500);
 void limit(Options& options) { options.operation_timeout = 1.5; }
 
-// One allreduce of each rank, which none makes before the one before is over everywhere.
+// Runs one allreduce on each rank, and waits until it has ended on all of them.
 void step_together(SteppedRanks& ranks, int size, const std::string& name) {
   std::vector<std::vector<float>> values(static_cast<size_t>(size), std::vector<float>{1});
   for (int rank = 0; rank < size; ++rank)
@@ -43,7 +44,7 @@ void expect_overdue(const Error& error, int late, const std::string& tensor,
                     HasSubstr(last)));
 }
 
-// Each in turn: rank 0 is the one that matches names.
+// Rank 0, which matches names, and another rank are late in turn.
 TEST(Limit, ARankThatNeverSubmitsIsNamedWhenTheTimeIsUp) {
   for (const int late : {0, 2}) {
     SteppedRanks ranks(3, limit);
@@ -107,7 +108,7 @@ TEST(Limit, ALateRankInABlockingCallIsNamedWhenTheTimeIsUp) {
                  "last submitted \"before\", after 10 blocking calls");
 }
 
-// It answers, so it is no silent rank, however long it takes.
+// A late rank answers, so it is never silent, however long it takes.
 TEST(Limit, WhoIsLateIsWaitedForHoweverLate) {
   for (const bool is_replayed : {false, true}) {
     SteppedRanks ranks(3, [&](Options& options) {
@@ -131,7 +132,7 @@ TEST(Limit, WhoIsLateIsWaitedForHoweverLate) {
 
 // --- join() ------------------------------------------------------------------------------------
 
-// Rank 0 alone knows who has joined, so without it each rank that waits must look by itself.
+// Only rank 0 knows which ranks have joined. If it hangs, each waiting rank must check for itself.
 TEST(Join, WhoStandsStillIsSilent) {
   for (const int still : {2, 0}) {
     SteppedRanks ranks(3, [](Options& options) { options.peer_timeout = 1.5; });
@@ -159,7 +160,8 @@ TEST(Join, WhoStandsStillIsSilent) {
   }
 }
 
-// It is late, not silent: it is reported, and then the limit ends it on all ranks.
+// The rank is late, not silent. It is reported, and then the operation timeout ends the join on all
+// ranks.
 TEST(Join, WhoIsLateIsReportedAndTimesOut) {
   for (const int late : {2, 0}) {
     SteppedRanks ranks(3, [](Options& options) {
@@ -186,7 +188,7 @@ TEST(Join, WhoIsLateIsReportedAndTimesOut) {
   }
 }
 
-// Whoever is out of data waits for as long as the others go on, however long that is.
+// A rank that is out of data waits in join() for as long as the others go on.
 TEST(Join, OthersThatGoOnAreNotLate) {
   SteppedRanks ranks(3, limit);
   ranks[1].join();
@@ -206,7 +208,7 @@ TEST(Join, OthersThatGoOnAreNotLate) {
   }
 }
 
-// --- what never meets ---------------------------------------------------------------------------
+// --- calls that never match ---------------------------------------------------------------------
 
 TEST(NeverMeets, ABlockingAndAnAsynchronousCallOfOneName) {
   SteppedRanks ranks(2);
@@ -264,7 +266,7 @@ TEST(Report, SaysWhereTheLateRankIs) {
 
 TEST(Report, ComesOnceAndFailsNothing) {
   SteppedRanks ranks(2, [](Options& options) {
-    options.stall_warning = 1.2;  // rank 1 is asked where it is before
+    options.stall_warning = 1.2;  // a report would come only after rank 1 was asked where it is
     options.peer_timeout = 20;
   });
   std::vector<float> x[] = {{1}, {1}};

@@ -1,4 +1,4 @@
-// The small machines of a node by themselves.
+// Tests of the small state machines of a node, each by itself.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The header lists the edges; the code has these and no others.
+// The edges that the header draws are exactly those of the code.
 TEST(PhaseDrawing, IsWhatTheCodeAllows) {
   std::ifstream header(TUTTI_SOURCE_DIR "/core/node/phase.h");
   ASSERT_TRUE(header.good());
@@ -118,7 +118,7 @@ TEST(BlockingCalls, OneThatAllRanksRefuseIsFinished) {
   EXPECT_EQ(calls.over(), 3u);
 }
 
-/// An operation that is done after so many looks, or never.
+/// An operation that is done after `looks` calls of advance().
 class LookedAt final : public Operation {
  public:
   explicit LookedAt(int looks) : looks_(looks) {}
@@ -181,7 +181,7 @@ TEST(Gathering, IsWholeWhenEachRankHasSentItsLastPartOrIsGone) {
   EXPECT_THAT(gathering.timelines(), testing::ElementsAre("a", "bcbc", ""));
 }
 
-/// An inquiry of rank 0 of four into the end of rank 3, begun at `kBegin`.
+/// Rank 0 of four inquires into the end of rank 3 since `kBegin`.
 class InquiryTest : public testing::Test {
  protected:
   static constexpr Clock::time_point kBegin{std::chrono::hours(1)};
@@ -211,7 +211,7 @@ TEST_F(InquiryTest, WaitsForTheRecordAndNoLongerThanItsTime) {
 
 TEST_F(InquiryTest, BlamesTheFirstThatFailed) {
   hear({{.who = {0, 0}, .code = 1},    // this rank itself
-        {.who = {2, 0}, .code = 0},    // it ended well
+        {.who = {2, 0}, .code = 0},    // ended well
         {.who = {1, 1}, .signal = 9},  // another incarnation
         {.who = {1, 0}, .signal = 11},
         {.who = {3, 0}, .signal = 9}});

@@ -1,4 +1,4 @@
-// A node without threads: what it decides follows from what it is brought and from the time.
+// A node without threads. Its decisions follow only from its inputs and the time.
 
 #include "tutti/core/node/node.h"
 
@@ -15,7 +15,8 @@ using std::chrono::seconds;
 using test::SteppedRank;
 using test::SteppedRanks;
 
-// All ranks sum x until its plan is replayed. Then this rank submits it alone, and its part runs.
+// All ranks sum "x" until its plan is replayed. Then the rank `alone` submits it, and its part
+// runs.
 void run_alone(SteppedRanks& ranks, int size, int alone) {
   static std::vector<std::vector<float>> values(8, std::vector<float>{1});
   std::vector<int> all;
@@ -49,8 +50,8 @@ TEST(Node, AnAllreduceGivesTheSumOnAllRanks) {
   }
 }
 
-// Rank 1 has asked for x and closes; then the others ask for it, too, and rank 0 answers. Rank 1
-// must not take part with nothing, as if it had joined.
+// Rank 1 has asked for "x" and closes. Then the others ask for "x", too, and rank 0 answers. Rank 1
+// must not take part with neutral elements, as a joined rank would.
 TEST(Node, TakesPartInNothingAfterItsFarewell) {
   SteppedRanks ranks(3);
   std::vector<std::vector<float>> x{{1}, {10}, {100}};
@@ -115,7 +116,8 @@ TEST(Node, AJoinEndsWellThoughARankThatHasJoinedHasLeft) {
   EXPECT_EQ(code_of(ranks[1].end_of("join")), ErrorCode::peer_left) << "rank 2 joined once";
 }
 
-// Rank 0 hears that rank 1 left before it hears that rank 2, which never joined, did.
+// Rank 1 learns that rank 2 left without joining, so its join fails. Rank 0 learns that rank 1 left
+// before it learns the same of rank 2.
 TEST(Node, AJoinThatFailedIsInNoFarewell) {
   SteppedRanks ranks(3);
   ranks[1].join();
@@ -153,7 +155,7 @@ TEST(Node, AnOperationThatIsSubmittedAfterARankLeftEndsAtOnce) {
   EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::peer_left);
 }
 
-// Rank 0 has begun its part of a step that is replayed, so no message of rank 1 is on its way.
+// Rank 0 has begun its part of a replayed step, for which no request of rank 1 is needed.
 TEST(Node, WhatNeedsARankThatHasClosedEndsThoughItRuns) {
   SteppedRanks ranks(2);
   ASSERT_NO_FATAL_FAILURE(run_alone(ranks, 2, 0));
@@ -164,7 +166,8 @@ TEST(Node, WhatNeedsARankThatHasClosedEndsThoughItRuns) {
   EXPECT_EQ((*end)->rank(), 1);
 }
 
-// A thread that stops stepping leaves the rest to one that sleeps until something comes.
+// Steps the rank as a thread does that stops stepping as soon as another thread may sleep until
+// something arrives.
 int steps_while_it_can_go_on(SteppedRanks& ranks, int rank) {
   int steps = 0;
   do {
@@ -183,7 +186,7 @@ TEST(Node, SaysThatItCanGoOnWhereMoreWaitsThanRunsAtOnce) {
   EXPECT_FALSE(ranks[0].node().pending());
 }
 
-// Rank 0 gathers timelines, so its farewell comes without the end of its link.
+// Rank 0 gathers timelines, so its link stays open after its farewell.
 TEST(Node, SaysThatItCanGoOnWhereADepartureEndsWhatRuns) {
   SteppedRanks ranks(2, [](Options& options) { options.timeline = "timeline"; });
   ASSERT_NO_FATAL_FAILURE(run_alone(ranks, 2, 1));
@@ -195,7 +198,7 @@ TEST(Node, SaysThatItCanGoOnWhereADepartureEndsWhatRuns) {
   EXPECT_FALSE(ranks[1].node().pending());
 }
 
-// Rank 1 ends because rank 2 has closed, and rank 0 reads of both in one step.
+// Rank 1 ends because rank 2 has closed. Rank 0 reads both in one step.
 TEST(Node, WhoClosedIsBlamedThoughWhatRunsIsTakenBackOnlyNow) {
   SteppedRanks ranks(3);
   ASSERT_NO_FATAL_FAILURE(run_alone(ranks, 3, 0));
@@ -210,7 +213,7 @@ TEST(Node, WhoClosedIsBlamedThoughWhatRunsIsTakenBackOnlyNow) {
   EXPECT_EQ((*end)->rank(), 2);
 }
 
-// Rank 0 closes because rank 1 did, with words of its own, and rank 2 reads of both at once.
+// Rank 0 closes because rank 1 did, with another reason. Rank 2 reads both farewells in one step.
 TEST(Node, TheErrorBecauseOfWhichTheFirstRankClosedIsPassedOn) {
   SteppedRanks ranks(3);
   ranks[1].close("ValueError: sample\n17");
@@ -231,7 +234,7 @@ TEST(Node, TheErrorBecauseOfWhichTheFirstRankClosedIsPassedOn) {
 
 // --- a link that ends without a farewell --------------------------------------------------------
 
-/// Rank 1 of two is gone without a farewell, and rank 0 has seen its link end.
+/// Rank 1 of two is gone without a farewell. Rank 0 has seen its link end.
 class Inquiring : public testing::Test {
  protected:
   Inquiring() : ranks_(2) {
@@ -312,7 +315,7 @@ TEST_F(Inquiring, EndsBeforeThisRankCloses) {
   EXPECT_FALSE(ranks_[0].node().may_say_goodbye());
 }
 
-// --- what is thrown -----------------------------------------------------------------------------
+// --- exceptions ---------------------------------------------------------------------------------
 
 TEST(Node, WhatIsThrownEndsTheCommunicatorOnAllRanks) {
   SteppedRanks ranks(2);
@@ -324,7 +327,7 @@ TEST(Node, WhatIsThrownEndsTheCommunicatorOnAllRanks) {
   ranks.settle({0});
   EXPECT_EQ(ranks[0].node().phase(), Phase::broken);
   EXPECT_EQ(code_of(ranks[0].end_of("x")), ErrorCode::out_of_memory);
-  // Both sleep from now on.
+  // Both ranks sleep from now on.
   for (const int rank : {0, 1}) {
     EXPECT_FALSE(ranks.step(rank));
     EXPECT_TRUE(ranks[rank].node().arm());
@@ -337,7 +340,7 @@ TEST(Node, ASilentPeerIsAskedAndThenGivenUp) {
   std::vector<float> x{1};
   ranks[0].submit("x", x);
   ranks.settle({0, 1});
-  // Rank 1 stands still from here on.
+  // Rank 1 is not stepped any more.
   Phase phase = Phase::running;
   const auto begin = ranks.now();
   while (phase == Phase::running && ranks.now() - begin < seconds(60)) {

@@ -16,8 +16,8 @@
 
 namespace tutti::test {
 
-/// One Node over one end of the memory backend, without threads: a test brings it what comes and
-/// steps it by hand, at times that it makes up.
+/// One Node without threads over one rank's end of the memory backend. A test gives it its inputs
+/// and steps it by hand, at times that the test sets.
 class SteppedRank final : private Outside {
  public:
   SteppedRank(int rank, int size, std::unique_ptr<Backend> end,
@@ -30,7 +30,7 @@ class SteppedRank final : private Outside {
     node_->start();
   }
 
-  /// An operation of this name, in place, taken in the next step.
+  /// Submits an in-place operation with this name. The next step takes it.
   Entry& submit(const std::string& name, std::vector<float>& values) {
     auto& entry = entries_.emplace_back();
     auto& signature = entry.request.signature;
@@ -53,7 +53,7 @@ class SteppedRank final : private Outside {
     batch_.joins.push_back(&entry);
     return entry;
   }
-  /// A blocking barrier under this name, which a thread begins and then waits in.
+  /// Begins a blocking barrier with this name, and marks that a thread waits in it.
   void block(const char* name, Clock::time_point now) {
     Launch launch;
     launch.queue = kBlockingQueue;
@@ -76,22 +76,23 @@ class SteppedRank final : private Outside {
     return moved;
   }
   Node& node() { return *node_; }
-  /// This rank is gone without a word; nothing but its end is used of it any more.
+  /// Ends this rank without a farewell. Afterwards only its list of ended operations may be used.
   void die() {
     node_.reset();
     blocked_.reset();
     end_.reset();
   }
 
-  /// Lists the operations that are over: the name, and the error with which it ended.
+  /// The operations that are over: the name, and the error if it failed.
   std::vector<std::pair<std::string, std::optional<Error>>> ended;
   std::vector<Door> doors;
-  std::vector<std::string> lines;  // of the log
+  std::vector<std::string> lines;  // lines of the log
   int first_departure = -1;
   bool has_launcher = false;
   bool asks_launcher = false, asks_for_deaths = false;
-  ProcessState process = ProcessState::runs;  // as the system shows every other rank
-  /// Says how the last operation of this name ended; nothing: it has not.
+  ProcessState process = ProcessState::runs;  // of every other rank's process
+  /// Returns the result of the last operation with this name, or nothing if none has ended. The
+  /// result is an error or nothing.
   std::optional<std::optional<Error>> end_of(const std::string& name) const {
     std::optional<std::optional<Error>> last;
     for (const auto& [of, error] : ended)
@@ -146,7 +147,7 @@ class SteppedRank final : private Outside {
   std::optional<Node> node_;
 };
 
-/// Ranks that a test steps in turn, at a time that it sets.
+/// Ranks that a test steps in turn, at times that it sets.
 class SteppedRanks {
  public:
   explicit SteppedRanks(int size, const std::function<void(Options&)>& tune = {}) {
@@ -159,7 +160,7 @@ class SteppedRanks {
   void pass(Clock::duration time) { now_ += time; }
   Clock::time_point now() const { return now_; }
   bool step(int rank) { return (*this)[rank].step(now_); }
-  /// Steps these ranks in turn until none moves any more.
+  /// Steps these ranks in turn until none of them makes progress.
   void settle(const std::vector<int>& ranks) {
     constexpr int kMostRounds = 1000;
     int quiet = 0;
@@ -171,7 +172,8 @@ class SteppedRanks {
     }
     ADD_FAILURE() << "the ranks move without end";
   }
-  /// Steps all ranks every 10 ms for so long, or until `is_over` says so; returns the time it took.
+  /// Steps all ranks every 10 ms until `longest` has passed or `is_over` returns true. Returns the
+  /// time that has passed.
   Clock::duration run(Clock::duration longest, const std::function<bool()>& is_over = {}) {
     std::vector<int> all;
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) all.push_back(rank);

@@ -29,7 +29,8 @@ std::vector<std::vector<float>> input(int rank) {
   return tensors;
 }
 
-// determinism=rank_order: the same bits whatever the buckets, the arrival order and the segments.
+// determinism=rank_order gives the same bits whatever the buckets, the arrival order and the
+// segments.
 TEST(Determinism, RankOrderIsBitwiseEqualOverRandomLayouts) {
   constexpr int kRanks = 3, kLayouts = test::repetitions(1000);
   std::vector<std::vector<float>> reference;
@@ -91,8 +92,8 @@ TEST(Determinism, AllRanksHoldTheSameBits) {
     }
 }
 
-// Of a tensor too long for one shot, every backend cuts, deals and forwards the elements in its own
-// way; the order of the ranks in each sum must not depend on that.
+// If a tensor is too long for one shot, every backend cuts, distributes and forwards its elements
+// in its own way. The order of the ranks in each sum must not depend on that.
 class DeterminismOver : public testing::TestWithParam<std::string> {
  protected:
   static constexpr int kRanks = 3;
@@ -112,8 +113,8 @@ class DeterminismOver : public testing::TestWithParam<std::string> {
     test::fill_terms(values, static_cast<uint64_t>(rank));
     return values;
   }
-  // Calls `check` with what every rank got in each call: in place of the terms, blocking and in an
-  // arena.
+  // Calls `check` with the result of every rank for each call: by name in place, blocking, and in
+  // an arena.
   static void sum(size_t count, Determinism determinism,
                   const std::function<void(int call, const std::vector<float>&)>& check) {
     std::mutex mutex;
@@ -123,7 +124,7 @@ class DeterminismOver : public testing::TestWithParam<std::string> {
           const auto own = terms(comm.rank(), count);
           GradientArena arena(comm, {{"array", Shape{static_cast<int64_t>(count)}}},
                               {.op = ReduceOp::sum});
-          // Negotiated at first, replayed from a plan later.
+          // The first steps are negotiated, the later ones replayed from a plan.
           for (int step = 0; step < 6; ++step) {
             auto values = own, blocking = own;
             auto* array = arena["array"].as<float>();
@@ -160,7 +161,7 @@ TEST_P(DeterminismOver, LongTensorsAreSummedInRankOrder) {
         backwards[i] += last[i];
       }
     }
-    ASSERT_NE(expected, backwards);  // else the order could not be seen
+    ASSERT_NE(expected, backwards);  // otherwise the order would not show
     sum(count, Determinism::rank_order, [&](int call, const auto& values) {
       EXPECT_TRUE(test::same(values, expected)) << "call " << call << " of " << count;
     });
@@ -169,7 +170,7 @@ TEST_P(DeterminismOver, LongTensorsAreSummedInRankOrder) {
 
 TEST_P(DeterminismOver, AllRanksHoldTheSameBitsOfLongTensors) {
   for (const size_t count : {size_t{40'000}, size_t{700'001}}) {
-    std::map<int, std::vector<float>> first;  // of each call, what came first of any rank
+    std::map<int, std::vector<float>> first;  // per call: the result of the first rank that checked
     sum(count, Determinism::fastest, [&](int call, const auto& values) {
       EXPECT_TRUE(test::same(first.try_emplace(call, values).first->second, values))
           << "call " << call << " of " << count;

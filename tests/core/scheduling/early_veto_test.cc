@@ -1,5 +1,5 @@
-// Another rank's veto that overtakes the answer by which this rank hears of the plan: control
-// messages of two ranks come in no common order.
+// The veto of another rank overtakes the answer that brings this rank the plan. Control messages of
+// two ranks have no common order.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class EarlyVeto : public testing::Test {
     scheduler_.emplace(options_, *ends_[1], peers_, 1, 2, statistics_, timeline_, std::move(hooks));
   }
 
-  // The answer of rank 0 that locks a plan of one tensor.
+  // Receives the answer of rank 0 that locks a plan of one tensor.
   void hear_of_plan(uint32_t id) {
     Plan::Tensor tensor;
     tensor.name = "x";
@@ -33,7 +33,7 @@ class EarlyVeto : public testing::Test {
     Plan::build(id, {tensor}, options_.fusion_bytes, options_.partition_bytes).encode(answer);
     scheduler_->on_answers(WireReader(answer.bytes()), Clock::now());
   }
-  // Whether this rank takes part in the next bucket with a veto, as the other did.
+  // Returns whether this rank takes part in the next bucket with a veto, as the other rank did.
   bool vetoes_too() {
     scheduler_->advance(Clock::now());
     EXPECT_EQ(std::count(sent_.begin(), sent_.end(), MessageType::veto), 0) << "it is not its own";

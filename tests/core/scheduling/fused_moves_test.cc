@@ -1,5 +1,5 @@
-// Allgathers, and reduce_scatters, that share a bucket: each gets its own result, whatever its
-// type, rows and output, while they are negotiated and in a plan.
+// Allgathers share a bucket, and so do reduce_scatters. Each gets its own result, whatever its
+// type, rows and output, both negotiated and in a plan.
 
 #include <gtest/gtest.h>
 
@@ -31,11 +31,11 @@ T value(int rank, int step, int tensor, int64_t i) {
   return static_cast<T>(rank * 20 + step % 5 + tensor + i % 3);
 }
 
-// One allgather or reduce_scatter, of [rows, 3] or so, and what must come of it.
+// One allgather or reduce_scatter of rows of kRow elements, and its expected result.
 template <class T>
 class Move {
  public:
-  // Rank r hands in `rows + r` of an allgather; of a reduce_scatter it gets as many.
+  // Rank r gives `rows + r` rows to an allgather, and gets that many from a reduce_scatter.
   Move(Communicator& comm, CollectiveKind kind, int tensor, int step, int64_t rows, bool own_output,
        ReduceOp op = ReduceOp::sum, std::optional<DataType> wire = {})
       : comm_(comm), kind_(kind), op_(op), tensor_(tensor), step_(step) {
@@ -118,7 +118,7 @@ TEST_P(FusedMoves, EachGetsItsOwn) {
           floats.emplace_back(comm, kind, t, number, 3 + 4 * t, t < 3);
           integers.emplace_back(comm, kind, 10 + t, number, 9 - t, t % 4 < 2);
         }
-        // As floats, beside those that are.
+        // Sent as floats, beside tensors of floats.
         doubles.emplace_back(comm, kReduce, 20, number, 5, true, ReduceOp::sum, DataType::f32);
         floats.emplace_back(comm, kReduce, 21, number, 0, true);
         floats.emplace_back(comm, kReduce, 22, number, 4, true, ReduceOp::average);
@@ -133,12 +133,12 @@ TEST_P(FusedMoves, EachGetsItsOwn) {
       const auto after = comm.statistics();
       EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
       EXPECT_EQ(after.vetoed_buckets, 0u);
-      // Of each type the allgathers and the sums, and the average.
+      // Five buckets for each step: the allgathers and the sums of each type, and the average.
       EXPECT_EQ(after.replayed_buckets - before.replayed_buckets, 8u * 5);
     });
 }
 
-// Those that are answered together share a bucket before there is a plan.
+// The members of a group are answered together, so they share a bucket before there is a plan.
 TEST_P(FusedMoves, GroupsShareABucketAtOnce) {
   run(2, [](Communicator& comm) {
     std::vector<std::vector<float>> values(5,
@@ -160,7 +160,7 @@ TEST_P(FusedMoves, GroupsShareABucketAtOnce) {
   });
 }
 
-// A bucket has at most so many bytes, and what alone has many goes by itself.
+// A bucket has at most fusion_bytes bytes. A tensor of many bytes goes by itself.
 TEST_P(FusedMoves, UpToTheThreshold) {
   run(
       2,
@@ -174,14 +174,15 @@ TEST_P(FusedMoves, UpToTheThreshold) {
         for (int number = 0; number < 4; ++number) step(number);
         const auto before = comm.statistics();
         for (int number = 4; number < 10; ++number) step(number);
-        // 252 bytes each: 16 in the first bucket, which is a quarter, and 64 in the next.
+        // Each tensor has 252 bytes. The first bucket holds 16, a quarter of the limit's 64; the
+        // next holds 64.
         EXPECT_EQ(comm.statistics().replayed_buckets - before.replayed_buckets, 6u * (2 + 4));
       },
       64 * 252 + 100);
 }
 
-// A step whose layers each wait for what they gather: nothing of it shares a bucket with what comes
-// after the wait, and no plan is given up to learn that.
+// Each layer waits for its gathered tensors before it goes on. Nothing shares a bucket with a
+// tensor that comes after the wait, and no plan is given up to learn that.
 TEST_P(FusedMoves, WhatIsWaitedForIsAlone) {
   run(2, [](Communicator& comm) {
     const auto step = [&](int number) {

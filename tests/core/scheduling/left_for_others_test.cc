@@ -1,5 +1,5 @@
-// What ranks leave for each other in shared memory is the same wherever it is left, in the writer's
-// cache or past it: of so many calls some go either way, on every machine.
+// Ranks write data to shared memory for each other, either through the writer's cache or past it.
+// The data is the same both ways. With kCalls calls both ways are used on every machine.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ constexpr int kCalls = 2 * (DestinationChoice::kFirstTrial + DestinationChoice::
 
 class LeftForOthers : public testing::TestWithParam<const char*> {
  protected:
-  // Each call with values of its own; `count` elements a rank.
+  // Runs kCalls calls on each rank with `count` elements a rank. Each call has other values.
   static void run(int64_t count,
                   const std::function<void(Communicator&, std::vector<int32_t>& part,
                                            std::vector<int32_t>& whole, int call)>& one) {
@@ -41,8 +41,9 @@ INSTANTIATE_TEST_SUITE_P(Backends, LeftForOthers, testing::Values("memory", "shm
 
 int32_t first(int rank, int call) { return 1000 * call + 100'000 * rank; }
 
-// Numbers from `from` on, which come again after a prime number of them: no border of what is left
-// lies so. Of a longer array those from `begin` on.
+// Fills `values` with numbers from `from` on, which repeat after a prime count, so that no chunk
+// boundary falls on a repetition. The values are a part of a longer array that starts at its index
+// `begin`.
 void fill(std::span<int32_t> values, int from, size_t begin = 0) {
   std::vector<int32_t> cycle(1'009);
   std::iota(cycle.begin(), cycle.end(), from);
@@ -97,7 +98,7 @@ TEST_P(LeftForOthers, WhatEachGetsIsTheSame) {
 }
 
 TEST_P(LeftForOthers, ReductionsAreTheSame) {
-  // In one shot, and in two with chunks that are not full.
+  // The smallest count goes in one shot, the others in two with chunks that are not full.
   for (const int64_t count : {2'000, 10'000, 40'000})
     run(count, [](Communicator& comm, auto& part, auto&, int call) {
       for (const bool is_named : {false, true}) {

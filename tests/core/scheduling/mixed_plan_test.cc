@@ -1,5 +1,5 @@
-// Steps of several kinds that repeat are replayed without a message; a veto anywhere in them leaves
-// everybody's memory as it was until all ranks have agreed.
+// Repeated steps with several kinds of operations are replayed without a message. A veto anywhere
+// in them leaves the memory of all ranks as it was until all ranks have agreed.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using Values = std::vector<float>;
 
-// One operation of a step: what is handed in, and what must come of it.
+// One operation of a step: its inputs and its expected result.
 struct Call {
   enum Kind {
     allreduce,
@@ -35,7 +35,7 @@ struct Call {
   int count = 0;  // elements of one rank's part
 };
 
-// What a rank hands in for call `call` of a step.
+// Returns element i of the input of rank `rank` to call `call` of a step.
 float given(int rank, int step, int call, int i) {
   return static_cast<float>(rank * 100 + step % 7 + call * 10 + i % 5);
 }
@@ -46,10 +46,10 @@ float sum_given(int size, int step, int call, int i) {
   return sum;
 }
 
-// Of allgather and gather rank r gives so many elements more.
+// In allgather and gather, rank r gives r elements more.
 int part_of(const Call& call, int rank) { return call.count + rank; }
 
-// What rank `from` gives rank `to` of a uneven_alltoall.
+// Returns how many rows rank `from` gives rank `to` in an alltoall.
 int rows_between(const Call& call, int from, int to) {
   return call.kind == Call::uneven_alltoall ? call.count + 2 * from + to : call.count;
 }
@@ -60,7 +60,7 @@ bool is_alltoall(const Call& call) {
 
 constexpr float kUntouched = -1;
 
-// A call on its way, with its memory and what that was before.
+// A running call with its memory and a copy of the input.
 class Pending {
  public:
   Pending(Communicator& comm, const Call& call, int number, int step, bool is_odd)
@@ -96,7 +96,7 @@ class Pending {
   }
   int root() const { return number_ % comm_.size(); }
 
-  // No byte has changed that any rank could see; of a refused call none ever does.
+  // Expects that no byte has changed that any rank could see. A refused call never changes one.
   void expect_untouched() const {
     EXPECT_EQ(input_, before_) << name();
     EXPECT_TRUE(std::ranges::all_of(output_, [](float value) { return value == kUntouched; }))
@@ -179,7 +179,7 @@ class Pending {
         work_ = comm_.gather(name(), view_, result, root());
         break;
       case Call::scatter:
-        // A rank that is not the root hands in nothing but the output.
+        // A rank that is not the root gives only its output.
         work_ = comm_.scatter(name(), view_, result, root());
         break;
       case Call::alltoall:
@@ -201,7 +201,7 @@ class Pending {
   Work work_;
 };
 
-// FSDP's layers, each two allgathers and a reduce_scatter, one after another.
+// Returns the calls of FSDP's layers, each with two allgathers and a reduce_scatter.
 std::vector<Call> sharded_layers(int layers) {
   std::vector<Call> calls;
   for (int layer = 0; layer < layers; ++layer)
@@ -210,7 +210,7 @@ std::vector<Call> sharded_layers(int layers) {
   return calls;
 }
 
-// Tensor parallel's and what is around it.
+// Returns the calls of tensor parallelism and all other kinds.
 std::vector<Call> of_all_kinds() {
   return {{Call::allreduce, 40},      {Call::allreduce, 41}, {Call::allgather, 30},
           {Call::reduce_scatter, 20}, {Call::broadcast, 33}, {Call::reduce, 25},
@@ -238,7 +238,8 @@ TEST_P(MixedPlan, SendsNoControlMessageFromTheFourthStepOn) {
               for (auto& one : pending) one->expect_done();
             };
             for (int i = 0; i < 3; ++i) step(i);
-            // The plan is told with the answers of the third step; who has joined it says so once.
+            // The answers of the third step announce the plan. A rank that has joined it reports
+            // that once.
             step(3);
             const auto before = comm.statistics();
             EXPECT_EQ(before.plans_locked, 1u);
@@ -260,7 +261,8 @@ TEST_P(MixedPlan, SendsNoControlMessageFromTheFourthStepOn) {
 
 constexpr int kSize = 3;
 
-// One rank hands in another shape for one call of a step that is replayed: each `stride`th in turn.
+// In a replayed step one rank submits one call with another shape. This happens in turn for each
+// `stride`th call.
 void veto_anywhere(const std::string& backend, size_t stride) {
   const auto calls = of_all_kinds();
   for (size_t odd = 0; odd < calls.size(); odd += stride)
@@ -292,12 +294,12 @@ void veto_anywhere(const std::string& backend, size_t stride) {
 
 TEST_P(MixedPlan, AVetoAnywhereLeavesMemoryAsItWas) { veto_anywhere(GetParam(), 1); }
 
-// Libraries settle verdicts in ways of their own.
+// Backends of other libraries collect the verdicts in their own ways.
 TEST(MixedPlanOverLibraries, AVetoLeavesMemoryAsItWas) {
   for (const char* backend : {"gloo", "ucx"}) {
     SCOPED_TRACE(backend);
 #ifdef __SANITIZE_THREAD__
-    if (std::string(backend) == "ucx") continue;  // tsan does not see its order of memory accesses
+    if (std::string(backend) == "ucx") continue;  // tsan cannot see how UCX orders memory
 #endif
     try {
       load_backends(backend, {}, {});
@@ -308,7 +310,7 @@ TEST(MixedPlanOverLibraries, AVetoLeavesMemoryAsItWas) {
   }
 }
 
-// A rank that comes late vetoes; until then nothing has reached anybody's memory.
+// A rank that comes late vetoes. Until then no memory of any rank is written.
 TEST_P(MixedPlan, NothingIsWrittenBeforeAllRanksHaveCome) {
   const auto calls = of_all_kinds();
   for (size_t last = 0; last < calls.size(); ++last)
@@ -319,7 +321,8 @@ TEST_P(MixedPlan, NothingIsWrittenBeforeAllRanksHaveCome) {
             std::vector<std::unique_ptr<Pending>> pending;
             const bool stops = step == 5;
             if (stops) comm.allgather_bytes("meet", {});
-            // The last rank leaves out all from `last` on until the others have looked.
+            // The last rank holds back all calls from `last` on until the others have checked their
+            // memory.
             const bool holds_back = stops && comm.rank() == kSize - 1;
             for (size_t i = 0; i < calls.size(); ++i) {
               if (holds_back && i == last) comm.allgather_bytes("looked", {});
@@ -339,7 +342,7 @@ TEST_P(MixedPlan, NothingIsWrittenBeforeAllRanksHaveCome) {
         });
 }
 
-// They work on copies, which no step may have from the one before.
+// These calls work on copies of the input. No step may use the copy of the step before.
 TEST_P(MixedPlan, ScaledAndNarrowedInputIsThatOfItsStep) {
   test::run_threads(
       2,
@@ -366,7 +369,8 @@ TEST_P(MixedPlan, ScaledAndNarrowedInputIsThatOfItsStep) {
       });
 }
 
-// As many bytes on all other ranks, but one brings other rows: the sizes of all depend on it.
+// One rank brings another number of rows, while the others bring the same. All output sizes depend
+// on it.
 TEST_P(MixedPlan, AChangedNumberOfRowsIsNegotiated) {
   for (const int size : {2, 3})
     test::run_threads(
@@ -397,7 +401,7 @@ TEST_P(MixedPlan, AChangedNumberOfRowsIsNegotiated) {
         });
 }
 
-// What comes in some steps only keeps nobody from replaying the allreduces.
+// A call that comes only in some steps does not keep the ranks from replaying the allreduces.
 TEST_P(MixedPlan, AllreducesAreReplayedBesideWhatChanges) {
   test::run_threads(
       2,

@@ -1,6 +1,6 @@
-// What ran which way in shared memory, by counters: every kind and size goes chunk by chunk through
-// slots, named or blocking; a schedule over the streams between ranks runs where an override asks
-// for one, and for what two ranks send each other.
+// Counters show which path each operation takes in shared memory. Every kind and size goes chunk by
+// chunk through slots, named or blocking. A schedule over the streams between ranks runs only if an
+// override asks for it, and for transfers between two ranks.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// Calls of one kind, with memory of `count` elements a rank.
+// The calls of one kind, named and blocking, with `count` elements of memory for each rank.
 class Calls {
  public:
   Calls(Communicator& comm, CollectiveKind kind, int64_t count)
@@ -95,13 +95,14 @@ class Calls {
   std::vector<float> part_, whole_, other_;
 };
 
-// Bytes of a step that went through streams to the peers, framing and all.
+// Returns the bytes of a step that went through streams to the peers, including the framing.
 uint64_t streamed_by(Communicator& comm, const std::function<void()>& step) {
   const auto total = [&] {
     const auto bytes = comm.statistics().bytes_to_peer;
     return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
   };
-  // Until it is replayed control messages go there, too. A ping now and then does later.
+  // Until the step is replayed, control messages use the streams, too. Later only a ping may; the
+  // minimum excludes it.
   for (int i = 0; i < 6; ++i) step();
   uint64_t least = ~uint64_t{0};
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -121,10 +122,10 @@ bool is_between_two(CollectiveKind kind) {
 void list_all(Communicator& comm, const std::string& how) {
   for (int number = 0; number < kCollectiveKindCount; ++number) {
     const auto kind = static_cast<CollectiveKind>(number);
-    if (kind == CollectiveKind::recv) continue;  // with its send
+    if (kind == CollectiveKind::recv) continue;  // tested with its send
     std::string row;
     for (const int64_t count : kSizes) {
-      // Steps of its own, which are soon replayed.
+      // Each count has its own communicator, whose steps are soon replayed.
       const auto ranks = comm.split(0);
       Calls calls(*ranks, kind, count);
       const auto named = streamed_by(*ranks, [&] { calls.named(); });
@@ -139,7 +140,7 @@ void list_all(Communicator& comm, const std::string& how) {
         EXPECT_EQ(named, 0u) << to_string(kind) << " of " << bytes << " bytes";
         EXPECT_EQ(blocking, 0u) << to_string(kind) << " of " << bytes << " bytes";
       } else {
-        // A root may send, or receive, alone; the ranks come to it in turn.
+        // Maybe only the root sends, or only the root receives. Rank 0 is the root.
         EXPECT_TRUE(named > 0 || comm.rank() > 0 || kind == CollectiveKind::reduce ||
                     kind == CollectiveKind::gather)
             << to_string(kind) << " of " << bytes << " bytes";

@@ -1,5 +1,5 @@
-// A Scheduler reads no clock, and where many operations were submitted at one time, what it does
-// with them has the order in which they were submitted, whatever their names hash to.
+// A Scheduler reads no clock. Operations that were submitted at the same time are handled in the
+// order of their submission, whatever their names hash to.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-// Rank 1 of two; the test speaks for rank 0.
+// A scheduler of rank 1 of two. The test plays rank 0.
 class SubmittedAtOnce : public testing::Test {
  protected:
   static constexpr int kNames = 40;
@@ -44,7 +44,7 @@ class SubmittedAtOnce : public testing::Test {
         std::make_shared<WorkState>(std::make_shared<test::IdleDriver>(), entry.request.name, 1);
     return entry;
   }
-  // In an order that is neither that of the names nor that of the numbers before.
+  // Submits the names in an order that is neither theirs nor that of their hashes.
   void submit_all(CollectiveKind kind) {
     for (int i = 0; i < kNames; ++i) {
       auto& entry = entries_.emplace_back(named(7 * i % kNames, kind));
@@ -54,8 +54,8 @@ class SubmittedAtOnce : public testing::Test {
     }
     scheduler_->flush();
   }
-  // Rank 0's answers to sends, which make each a pair; the numbers grow as the sends were asked
-  // for.
+  // Answers all sends as rank 0 does, and makes each a prepared pair. The ids of the pairs follow
+  // the order of the requests.
   void make_pairs(CollectiveKind kind = CollectiveKind::send) {
     submit_all(kind);
     WireWriter answers;
@@ -74,7 +74,7 @@ class SubmittedAtOnce : public testing::Test {
     scheduler_->on_answers(WireReader(answers.bytes()), now_);
     sent_.clear();
   }
-  // Rank 0 leaves pair 0 before its first use.
+  // Receives that rank 0 leaves pair 0 before its first use.
   void hear_that_pair_is_left() {
     WireWriter left;
     left.put(int64_t{0}).put(uint64_t{0});
@@ -94,7 +94,8 @@ class SubmittedAtOnce : public testing::Test {
       types.push_back(WireReader(message).enumeration<MessageType>(kMessageTypeCount));
     return types;
   }
-  // The pairs that this rank said it left or ended, each with the uses that it has finished.
+  // Returns the ids of the pairs that this rank reported as left, each with the count of its
+  // finished uses.
   std::vector<std::pair<int64_t, uint64_t>> pairs_told() const {
     std::vector<std::pair<int64_t, uint64_t>> told;
     for (const auto& message : sent_) {
@@ -152,7 +153,7 @@ class SubmittedAtOnce : public testing::Test {
   std::vector<std::string> names_;  // in the order of submission
   std::vector<std::vector<std::byte>> sent_;
   std::vector<std::string> finished_;
-  std::vector<Request> requests_;  // that names_requested() found
+  std::vector<Request> requests_;  // the requests that names_requested() found
   Peers peers_{2};
   std::optional<Scheduler> scheduler_;
 };
@@ -161,7 +162,7 @@ TEST_F(SubmittedAtOnce, IsAskedForAgainInThatOrder) {
   submit_all(CollectiveKind::allreduce);
   sent_.clear();
   WireWriter forgotten;
-  forgotten.numbers(std::vector<int64_t>{-1});  // all were asked for in full
+  forgotten.numbers(std::vector<int64_t>{-1});  // all names were requested in full
   scheduler_->on_resend(WireReader(forgotten.bytes()));
   EXPECT_EQ(names_requested(), names_);
 }
@@ -185,7 +186,7 @@ TEST_F(SubmittedAtOnce, EntersAPlanInThatOrder) {
   planned.emplace_back("a tensor that does not come");
   hear_of_plan(planned);
   EXPECT_EQ(scheduler_->first_pending(), names_[0]);
-  // Operations that a plan holds end in the order in which it got them.
+  // Operations that a plan holds end in the order in which they entered it.
   peers_.on_farewell({0, {}, Error(ErrorCode::closed, "rank 0 left"), {}});
   EXPECT_TRUE(scheduler_->advance(now_));
   EXPECT_EQ(finished_, names_);
@@ -210,8 +211,8 @@ TEST_F(SubmittedAtOnce, AJoinLeavesPairsByTheirNumbers) {
   EXPECT_TRUE(std::is_sorted(left.begin(), left.end()));
 }
 
-// Rank 0 may still run the use before. If this rank said nothing, its farewell would not have the
-// pair, and rank 0 would take that use for one that never ends.
+// Rank 0 may still run the use before. This rank's farewell no longer lists the pair. Without this
+// report rank 0 would believe that its use never ends.
 TEST_F(SubmittedAtOnce, WhoEndsAPairThatItsPeerLeftSaysWhatItFinished) {
   make_pairs();
   hear_that_pair_is_left();
@@ -231,7 +232,7 @@ TEST_F(SubmittedAtOnce, WhoTakesItsUseOfAPairBackSaysWhatItFinished) {
   EXPECT_THAT(types_sent(), testing::ElementsAre(MessageType::pair_left, MessageType::requests));
 }
 
-// Rank 0's word, which comes by itself, may overtake the answer that makes the pair.
+// Rank 0's report that it left the pair may overtake the answer that makes the pair.
 TEST_F(SubmittedAtOnce, APairThatWasLeftBeforeItsAnswerCameIsAskedFor) {
   hear_that_pair_is_left();
   make_pairs();
@@ -240,8 +241,8 @@ TEST_F(SubmittedAtOnce, APairThatWasLeftBeforeItsAnswerCameIsAskedFor) {
   EXPECT_THAT(names_requested(), testing::ElementsAre(names_[0]));
 }
 
-// Rank 0 does not know of a use that runs. It must not count the join before this rank has asked
-// for what it may have to ask for instead.
+// Rank 0 does not know that a use of the pair runs. This rank may have to request the operation
+// instead. Rank 0 must not count the join before that request.
 TEST_F(SubmittedAtOnce, AJoinDoesNotOvertakeTheUseOfAPair) {
   make_pairs();
   submit_again(names_[0]);
@@ -272,7 +273,7 @@ TEST_F(SubmittedAtOnce, AJoinIsAskedForWhenTheRankOfThePairHasLeft) {
   EXPECT_THAT(finished_, testing::Contains(names_[0]));
 }
 
-// The message that the use would have taken is not for a receive from any rank.
+// The running use takes the next message, not the receive from any rank.
 TEST_F(SubmittedAtOnce, AReceiveFromAnyRankWaitsForTheUseOfAPair) {
   make_pairs(CollectiveKind::recv);
   submit_again(names_[0], CollectiveKind::recv);

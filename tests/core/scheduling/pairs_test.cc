@@ -1,5 +1,5 @@
-// Sends and receives that repeat go on without asking, each pair by itself; what its two ranks do
-// not do alike any more is an error on both, and nobody's memory changes.
+// Repeated sends and receives go on without requests, each pair by itself. If the two ranks stop
+// matching, both get an error and no memory changes.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ class Pairs : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Backends, Pairs, testing::Values("shm", "memory", "tcp", "hierarchical"),
                          [](const auto& info) { return std::string(info.param); });
 
-// One step of a stage of a pipeline: activations of each micro-batch go to the next rank, their
-// gradients come back. The first and the last rank have half as much to do as those between.
+// One stage of a pipeline. In a step, the activations of each micro-batch go to the next rank and
+// their gradients come back. The first and the last rank do half of the work of the others.
 class Stage {
  public:
   static constexpr int kBatches = 8;
@@ -61,7 +61,7 @@ class Stage {
     }
     for (auto& work : sent) work.wait();
   }
-  /// That this rank sends in a step.
+  /// Returns the bytes that this rank sends in a step.
   uint64_t bytes() const {
     const uint64_t neighbours = (is_first() ? 0 : 1) + (is_last() ? 0 : 1);
     return neighbours * kBatches * kCount * sizeof(float);
@@ -108,10 +108,10 @@ TEST_P(Pairs, APipelineAsksForNothingFromTheFourthStepOn) {
     });
 }
 
-// What a rank does in the odd step instead of its part of the pair.
+// The change that a rank makes in the odd step.
 enum class Odd { none, longer, narrower, turned };
 
-// Ranks 0 and 1 send and receive; in the step kOdd each does what is said here instead.
+// Ranks 0 and 1 send and receive. In step kOdd each makes its change.
 void change_between_two(Communicator& comm, Odd of_sender, Odd of_receiver) {
   constexpr int kSteps = 12, kOdd = 6, kCount = 100;
   const bool sends = comm.rank() == 0;
@@ -145,7 +145,7 @@ void change_between_two(Communicator& comm, Odd of_sender, Odd of_receiver) {
     }
     EXPECT_EQ(values, before);
     EXPECT_EQ(doubles, doubles_before);
-    // One line on both.
+    // Both ranks get the same error line.
     line.resize(200);
     std::string other(line.size(), ' ');
     const auto bytes = [](std::string& text) {
@@ -178,7 +178,7 @@ TEST_P(Pairs, AChangeOnBothIsNone) {
     run(2, [=](Communicator& comm) { change(comm, odd, odd); });
 }
 
-// Large ones wait until they are called, small ones are with their receiver before it comes.
+// Large transfers wait until the receiver calls. Small ones arrive before it calls.
 TEST_P(Pairs, OfAnySize) {
   run(2, [](Communicator& comm) {
     for (const size_t count : {0, 1, 1000, 100'000, 1'000'000})
@@ -195,7 +195,7 @@ TEST_P(Pairs, OfAnySize) {
   });
 }
 
-// A receiver that comes late: until then the sender is not done, although all it sent is there.
+// The receiver comes late. Until then the sender is not done, although all its data has arrived.
 TEST_P(Pairs, ASenderIsDoneWhenItsReceiverHasCome) {
   run(2, [](Communicator& comm) {
     for (int step = 0; step < 8; ++step) {
@@ -213,7 +213,8 @@ TEST_P(Pairs, ASenderIsDoneWhenItsReceiverHasCome) {
   });
 }
 
-// One name there and back: no two uses in a row are alike, and all of them are right.
+// One name is used in both directions. No two uses in a row are the same, and all results are
+// right.
 TEST_P(Pairs, ANameThatGoesToAndFro) {
   run(2, [](Communicator& comm) {
     for (int step = 0; step < 20; ++step) {
@@ -228,7 +229,7 @@ TEST_P(Pairs, ANameThatGoesToAndFro) {
   });
 }
 
-// Pairs beside a plan, and beside another pair of the same name.
+// Pairs are used beside a plan, and beside another pair of the same name.
 TEST_P(Pairs, BesideAPlan) {
   run(3, [](Communicator& comm) {
     const int right = (comm.rank() + 1) % 3, left = (comm.rank() + 2) % 3;
@@ -254,7 +255,7 @@ TEST_P(Pairs, BesideAPlan) {
   });
 }
 
-// A rank that closes has sent what it has sent; what it does not send any more fails at once.
+// All data that a rank sent before it closed arrives. A receive of more fails immediately.
 TEST_P(Pairs, APeerThatClosesIsNamed) {
   run(2, [](Communicator& comm) {
     constexpr int kSteps = 8;
@@ -280,7 +281,7 @@ TEST_P(Pairs, APeerThatClosesIsNamed) {
   });
 }
 
-// Whoever joins sends and receives as one that has not been paired.
+// After a join, ranks send and receive as if they had not been paired before.
 TEST_P(Pairs, GoOnAfterAJoin) {
   run(3, [](Communicator& comm) {
     for (int epoch = 0; epoch < 3; ++epoch) {

@@ -1,4 +1,4 @@
-// A plan is followed step by step. There is no thread and no clock, and nothing is launched.
+// Follows a plan step by step. There is no thread and no clock, and nothing is launched.
 
 #include "tutti/core/scheduling/plan_follower.h"
 
@@ -18,7 +18,8 @@ using std::chrono::seconds;
 using Next = PlanFollower::Next;
 using enum PlanFollower::State;
 
-// A plan of "a" and "b", a bucket each, on rank 0 of two unless it is said.
+// Follows a plan of "a" and "b", each in its own bucket, on rank 0 of two unless a test says
+// otherwise.
 class PlanFollowerTest : public testing::Test {
  protected:
   static Plan plan_of(uint32_t id) {
@@ -27,7 +28,7 @@ class PlanFollowerTest : public testing::Test {
       tensors.emplace_back().name = name;
       tensors.back().signature.shape = Shape{4};
     }
-    // No two fit in one bucket.
+    // No two tensors fit in one bucket.
     return Plan::build(id, tensors, 16, 1 << 20);
   }
   Entry& offer(const std::string& name, int64_t count = 4) {
@@ -171,7 +172,7 @@ TEST_F(PlanFollowerTest, WhereARankHasLeftThePlanStaysAndNothingIsLaunched) {
   EXPECT_EQ(follower_.state(), collapsed);
 }
 
-// b waits, and a does not come.
+// "b" waits and "a" does not come.
 TEST_F(PlanFollowerTest, ATensorThatWaitsForLongIsEvidence) {
   follower_.begin(plan_of(1));
   offer("b");

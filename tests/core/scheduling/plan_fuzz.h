@@ -1,8 +1,8 @@
 #pragma once
 
-// Steps of several kinds that are nearly alike: order shuffled on every rank, tensors missing, new,
-// reshaped and doubled, on all ranks or on one. Whatever the plan makes of it, every result is
-// right or the right error, and what was refused is unchanged to the byte.
+// Steps with several kinds of operations that are nearly the same. Every rank shuffles the order.
+// Tensors are missing, new, reshaped or doubled, on all ranks or on one. Whatever the plan does,
+// every result is correct or the correct error, and refused inputs are unchanged to the byte.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ namespace tutti::test {
 
 inline constexpr int kTensors = 20, kSteps = 16;
 
-// What happens in a step, the same on all ranks because they draw the same numbers.
+// The event of a step. It is the same on all ranks because they draw the same random numbers.
 struct Event {
   enum Kind { nothing, missing, added, reshaped, reshaped_by_one, doubled_by_one, late, count };
   Kind kind = nothing;
@@ -42,8 +42,8 @@ inline Event draw(std::mt19937_64& random, int size) {
   return event;
 }
 
-// How a tensor travels: as one of the kinds, to the next rank and from the one before, or twice, as
-// the members of a group.
+// How a tensor is used: by one of the kinds, as a pair (sent to the next rank and received from the
+// previous one), or in a group with a second tensor.
 enum class Way {
   allreduce,
   allgather,
@@ -58,7 +58,7 @@ enum class Way {
   grouped_gathers
 };
 
-// Every other one is an allreduce.
+// Every other tensor is an allreduce.
 inline Way way_of(int tensor) {
   constexpr Way kWays[] = {Way::allgather,    Way::reduce_scatter, Way::broadcast, Way::alltoall,
                            Way::scatter,      Way::gather,         Way::reduce,    Way::pair,
@@ -72,13 +72,13 @@ struct Gradient {
   Way way = Way::allreduce;
   int root = 0;
   std::vector<float> values, before;
-  std::vector<float> second;  // of the other member of a group; of a pair, what is received
+  std::vector<float> second;  // of a group: the other member; of a pair: the received values
   Shape shape;
   Shape shape_of_root;
   Work work, received;
 };
 
-// Eleven values, which come again.
+// Returns one of eleven values, which repeat.
 inline float value_of(int rank, int step, int64_t i) {
   return static_cast<float>(rank * 3 + step + static_cast<int>(i % 11));
 }
@@ -91,7 +91,7 @@ void append(std::vector<float>& values, Range range, At&& at) {
   fill_cycle(std::span(values).subspan(before), cycle, range.begin);
 }
 
-// Rows [begin, end) of an even division, in elements.
+// Returns this rank's rows of an even division, in elements.
 inline Range share_of(const Shape& shape, int rank, int size) {
   Range share;
   for (int r = 0; r < rank; ++r) share.begin += even_share(shape[0], r, size) * shape.row_count();
@@ -155,7 +155,7 @@ inline std::vector<float> made_by(Gradient& gradient, size_t index = 0) {
   return {values.begin(), values.end()};
 }
 
-// What this rank has of it, once it is done.
+// Returns this rank's result of a finished operation.
 inline std::vector<float> result_of(Communicator& comm, Gradient& gradient) {
   switch (gradient.way) {
     case Way::allgather:
@@ -229,7 +229,7 @@ inline std::vector<float> expected_of(const Gradient& gradient, int rank, int si
   return expected;
 }
 
-// Waits for it; whether that threw the error of ranks that disagree.
+// Waits for `work` and returns whether it failed because the ranks disagree.
 inline bool is_refused(Work& work) {
   try {
     work.wait();
@@ -240,8 +240,8 @@ inline bool is_refused(Work& work) {
   }
 }
 
-// By step: the rank that doubles a tensor has done so. Until then the others hold theirs back, so
-// that the first cannot be over.
+// For each step: true when the rank that doubles a tensor has submitted both. Until then the others
+// hold their part back, so that the first one cannot complete.
 using Doubled = std::array<std::atomic<bool>, kSteps>;
 
 inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
@@ -266,7 +266,7 @@ inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
       if (t == event.tensor &&
           (event.kind == Event::reshaped || (by_one && event.rank == gradient.root)))
         gradient.shape_of_root = other;
-      // Shapes of what two ranks send each other may differ, but not the number of elements.
+      // The two ranks of a pair may use different shapes, but must agree on the number of elements.
       if (gradient.way == Way::pair && by_one && mine) gradient.shape = Shape{count / 3};
       append(gradient.values, {0, gradient.shape.count()},
              [&](int64_t i) { return value_of(comm.rank(), step, i); });
@@ -299,7 +299,7 @@ inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
           fmt::format("seed {} step {} {} rank {}", seed, step, gradient.name, comm.rank()));
       const bool odd =
           event.kind == Event::reshaped_by_one && gradient.name == fmt::format("t{}", event.tensor);
-      // The root of a scatter says how it is dealt, and nobody else.
+      // Only the root of a scatter gives the shape.
       const bool refused = odd && gradient.way != Way::scatter;
       if (gradient.way == Way::pair) {
         const auto next_of = [&](int rank) { return (rank + 1) % size; };

@@ -2,7 +2,7 @@
 
 namespace tutti {
 
-// The simulation draws such steps by the thousand; here they run on threads.
+// The simulation draws thousands of such steps. This test runs a few of them on threads.
 TEST(PlanFuzz, FiveSeeds) { test::run_seeds(1, 5); }
 
 }  // namespace tutti

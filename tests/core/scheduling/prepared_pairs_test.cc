@@ -1,4 +1,4 @@
-// The ends of pairs by themselves: what follows from what, and what is to be told.
+// The two ends of prepared pairs by themselves: their states and the messages that they send.
 
 #include "tutti/core/scheduling/prepared_pairs.h"
 
@@ -87,7 +87,7 @@ TEST_F(PreparedPairsTest, WordThatOvertakesTheAnswerIsKept) {
   const auto& pair = make();
   EXPECT_EQ(pair.state(), left);
   EXPECT_TRUE(pair.is_left_by_peer());
-  // Nothing is kept of a pair that this rank has forgotten.
+  // A pair that this rank has erased leaves nothing behind.
   pairs_.erase(pair);
   EXPECT_EQ(pairs_.on_left(kPeer, kId, 3), nullptr);
   EXPECT_EQ(make(CollectiveKind::send, "x", kId + 1).state(), ready);

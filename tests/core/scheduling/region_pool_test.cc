@@ -33,7 +33,7 @@ TEST_F(RegionPoolTest, ARegionIsHardlyLargerThanWasAskedFor) {
   }
 }
 
-// One step with a huge tensor must not cost its memory for ever.
+// One step with a huge tensor must not keep its memory for ever.
 TEST_F(RegionPoolTest, WhatIsNotAskedForAgainGoesBack) {
   constexpr size_t kHuge = 64 << 20, kUsual = 10'000;
   pool_.give_back(pool_.take(kHuge));

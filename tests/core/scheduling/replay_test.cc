@@ -1,4 +1,4 @@
-// Steps that repeat: the plan that the ranks learn, replay without a message, and give up.
+// Repeated steps: the ranks learn a plan, replay it without a message, and give it up.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,10 +56,10 @@ TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
         small_buckets);
 }
 
-// While "a" waits for "b", the rest of its bucket, the engine sleeps. "other" is not in the plan
-// and much smaller than "b", and wakes it all the same, though no thread waits for it: if it did
-// not, the engine would give the plan up after a second. One rank, so that no peer's ping wakes it.
-// A machine that stands still for so long gets another attempt.
+// "a" waits for "b", the rest of its bucket, and the engine sleeps. "other" is not in the plan, is
+// much smaller than "b", and no thread waits for it. It must wake the engine all the same;
+// otherwise the engine would give the plan up after a second. The job has one rank, so that no ping
+// of a peer wakes the engine. If the machine hangs for a second, the test tries again.
 TEST(Communicator, WhatIsNotInThePlanWakesTheEngineAtOnce) {
   const auto await = [](const auto& is_so) {
     const auto deadline = Deadline::after(30);
@@ -117,8 +117,8 @@ TEST(Communicator, SteadyStateSendsNoNegotiationMessage) {
   });
 }
 
-// The last step's Work may still be held when the name comes again, by the user as here, or for a
-// moment by the thread that finished it.
+// The Work of the last step may still be held when its name is used again: by the user, as in this
+// test, or for a moment by the thread that finished it.
 TEST(Communicator, AWorkThatIsStillHeldCostsNoAllocation) {
   run_threads(2, [](Communicator& comm) {
     std::vector<float> alone(100), first(100), second(100);
@@ -139,8 +139,8 @@ TEST(Communicator, AWorkThatIsStillHeldCostsNoAllocation) {
   });
 }
 
-// What is asked for only after a wait is in no bucket with what was waited for, from the first plan
-// on.
+// A tensor that is submitted only after a wait never shares a bucket with the awaited one, from the
+// first plan on.
 TEST(Communicator, WaitingBetweenTensorsIsSeen) {
   run_threads(2, [](Communicator& comm) {
     for (int step = 0; step < 100; ++step)
@@ -180,7 +180,7 @@ TEST(Communicator, ATensorMissingInOneStepComesLater) {
   });
 }
 
-// What a program did at first is not kept at the cost of what it does from then on.
+// Tensors of the first steps that never come again must not prevent a plan for the later steps.
 TEST(Plan, TensorsThatComeNoMoreMakeRoomForOthers) {
   run_threads(2, [](Communicator& comm) {
     std::vector<float> tensor(100);
@@ -193,7 +193,7 @@ TEST(Plan, TensorsThatComeNoMoreMakeRoomForOthers) {
     };
     steps("first", 20);
     EXPECT_EQ(comm.statistics().plans_locked, 1u);
-    // A few in between are no reason.
+    // A few other tensors in between do not end the plan.
     for (int i = 0; i < 10; ++i) {
       steps("first", 1);
       steps("now and then", 20);

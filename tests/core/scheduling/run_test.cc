@@ -1,4 +1,5 @@
-// A run by itself: its states, and what it gives its backend to work on. Nothing is moved here.
+// Tests of a Run by itself: its states, and the buffers that it gives its backend. No data is
+// moved.
 
 #include "tutti/core/scheduling/run.h"
 
@@ -19,7 +20,7 @@ class Pending final : public Operation {
   int cancels = 0;
 };
 
-/// It remembers the last operation, which never ends.
+/// Remembers the buffers of the last operation, which never ends.
 class Remembers final : public test::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
@@ -33,8 +34,8 @@ class Remembers final : public test::ForwardingBackend {
   const std::byte* output = nullptr;
 };
 
-// Looks at what rank 0, the root of three ranks, gives its backend if its input is a row of its
-// output.
+// Checks the buffers that rank 0, the root of three ranks, gives its backend if its input is a row
+// of its output.
 void gather_from_row(CollectiveKind kind, size_t row) {
   SCOPED_TRACE(testing::Message() << to_string(kind) << " of row " << row);
   constexpr int kSize = 3;
@@ -57,7 +58,7 @@ void gather_from_row(CollectiveKind kind, size_t row) {
     EXPECT_EQ(backend.input, entry.input.data()) << "it lies where it belongs";
     return;
   }
-  // Other ranks' rows are written there, before this rank's row was read.
+  // The other ranks' rows may be written there before this rank's row is read.
   EXPECT_NE(backend.input, entry.input.data());
   const auto* copied = reinterpret_cast<const float*>(backend.input);
   EXPECT_EQ(copied[0], static_cast<float>(row));
@@ -69,8 +70,7 @@ TEST(MovedRun, AnInputAtAnotherRowOfTheOutputIsKeptApart) {
     for (const size_t row : {0, 1, 2}) gather_from_row(kind, row);
 }
 
-// Its output has no rows and no bytes, so the memory in front of its input is a likely place for
-// it.
+// The output has no rows and no bytes. So it may well lie directly before the input in memory.
 TEST(MovedRun, ARankThatOnlyGivesToAGatherGivesItsInputItself) {
   constexpr int kSize = 3, kRank = 2;
   Remembers backend(std::move(test::make_backends(find_backend("memory"), 1)[0]));

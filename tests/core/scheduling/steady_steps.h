@@ -1,7 +1,7 @@
 #pragma once
 
-// Steps as trainers run them: sharded layers, tensor parallel, a pipeline. Once they repeat they
-// send no control message, allocate nothing, and move the bytes that their formula says.
+// Steps as trainers run them: sharded layers, tensor parallelism, a pipeline. Once they repeat,
+// they send no control message, allocate nothing, and move exactly the bytes of their formula.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace tutti::test {
 
-/// One step of one rank, and the payload that this rank sends in it.
+/// One step of one rank, and the number of bytes that this rank sends in it.
 class SteadyStep {
  public:
   explicit SteadyStep(Communicator& comm) : comm_(comm) {}
@@ -28,9 +28,10 @@ class SteadyStep {
   uint64_t others() const { return static_cast<uint64_t>(comm_.size() - 1); }
   bool is_shm() const { return comm_.backend() == "shm"; }
   static constexpr uint64_t kElement = sizeof(float);
-  // In shared memory what a rank gives all others lies there once; elsewhere it is sent to each.
+  // In shared memory a rank writes its data for all others once. Elsewhere it sends it to each.
   uint64_t given_to_all(uint64_t bytes) const { return is_shm() ? bytes : others() * bytes; }
-  // Over messages one byte an operation goes ahead, to each other rank, and collects the verdicts.
+  // Over messages, each operation first sends one byte to each other rank, to collect the verdicts
+  // (whether all ranks run it).
   uint64_t gate() const { return is_shm() ? 0 : others(); }
 
   void gather(const std::string& name, Values& part, Values& whole, int step) {
@@ -61,8 +62,8 @@ class SteadyStep {
   Communicator& comm_;
 };
 
-/// 32 layers as FSDP runs them: parameters are gathered on the way forward and on the way back, and
-/// each layer's gradients are reduced and scattered while the next one is computed.
+/// Runs 32 layers as FSDP does. Parameters are gathered in the forward and in the backward pass.
+/// Each layer's gradients are reduced and scattered while the next layer is computed.
 class ShardedStep : public SteadyStep {
  public:
   explicit ShardedStep(Communicator& comm)
@@ -95,9 +96,9 @@ class ShardedStep : public SteadyStep {
   std::vector<Values> gradients_, shares_;
 };
 
-/// Layers of tensor parallel with sequences in parts: what enters is gathered and what leaves is
-/// reduced and scattered, on both ways; experts exchange tokens; small gradients of norms are added
-/// up, and rank 0 tells a number.
+/// Layers of tensor parallelism with split sequences. In both passes the inputs are gathered, and
+/// the outputs are reduced and scattered. Experts exchange tokens, small gradients of norms are
+/// summed, and rank 0 broadcasts a number.
 class TensorParallelStep : public SteadyStep {
  public:
   explicit TensorParallelStep(Communicator& comm)
@@ -136,7 +137,8 @@ class TensorParallelStep : public SteadyStep {
   }
 
  private:
-  // What rank 0 tells goes from rank to rank: the ranks that know it double in each round.
+  // The bytes of rank 0's broadcast, which follows a tree: the number of ranks that have the value
+  // doubles in each round.
   uint64_t told() const {
     if (is_shm()) return comm_.rank() == 0 ? kElement : 0;
     uint64_t sent = 0;
@@ -149,8 +151,9 @@ class TensorParallelStep : public SteadyStep {
   Values part_, whole_, share_, tokens_, others_, norms_, number_;
 };
 
-/// A stage of a pipeline: activations of 8 micro-batches go to the next rank, and their gradients
-/// come back. Only neighbours have to do with each other, and the first and last rank with one.
+/// A stage of a pipeline. The activations of 8 micro-batches go to the next rank, and their
+/// gradients come back. A rank exchanges data only with its neighbours; the first and the last rank
+/// have one neighbour.
 class PipelineStep : public SteadyStep {
  public:
   explicit PipelineStep(Communicator& comm)
@@ -213,7 +216,7 @@ inline std::string name_of_case(const testing::TestParamInfo<SteadyCase>& info) 
   return fmt::format("{}_{}_{}", info.param.name, info.param.backend, info.param.ranks);
 }
 
-/// Four steps settle what is asked; two more what is allocated once.
+/// The first four steps settle what is negotiated. The next two make all allocations.
 inline void run_steadily(const SteadyCase& job, int steps, double seconds) {
   run_processes(
       job.ranks,

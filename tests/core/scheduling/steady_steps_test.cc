@@ -1,4 +1,4 @@
-// Twenty steps of each job every day; steady_steps_full_test.cc runs ten thousand.
+// Runs twenty steps of each job every day; steady_steps_full_test.cc runs ten thousand.
 
 #include "tests/core/scheduling/steady_steps.h"
 

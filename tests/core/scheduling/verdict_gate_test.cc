@@ -1,5 +1,5 @@
-// A gate asks all ranks whether an operation of a plan runs, and starts it then. The operations
-// here are over when the test says so.
+// A gate asks all ranks whether an operation of a plan runs, and then starts it. In this test an
+// operation ends when the test says so.
 
 #include "tutti/core/scheduling/verdict_gate.h"
 
@@ -72,12 +72,13 @@ TEST_F(VerdictGateTest, AVetoEndsItWithoutTheOperation) {
   EXPECT_EQ(backend_.kinds.size(), 1u);
 }
 
-// The other ranks may have passed the gate: the operation is started, so that they hear of its end.
+// The other ranks may have passed the gate. So the operation is started, and the others learn of
+// its end.
 TEST_F(VerdictGateTest, ACancelBeforeTheGateOpensReachesTheOperationBehind) {
   start();
   backend_.operations[0].state = OperationState::done;
   gate_.cancel();
-  backend_.operations[0].is_cancelled = false;  // it was over before it could be cancelled
+  backend_.operations[0].is_cancelled = false;  // the gate had ended before the cancel
   EXPECT_EQ(gate_.advance(), OperationState::failed);
   ASSERT_EQ(backend_.operations.size(), 2u);
   EXPECT_TRUE(backend_.operations[1].is_cancelled);

@@ -1,5 +1,5 @@
-// A rank that deviates from a plan vetoes; the bucket is dropped by all and nobody's memory changes
-// until everybody agreed.
+// A rank that deviates from a plan vetoes. All ranks drop the bucket, and no memory changes until
+// all ranks have agreed.
 
 #include <gtest/gtest.h>
 
@@ -32,8 +32,9 @@ float expected(int size, int t, int i) {
 
 std::string name_of(int t) { return "t" + std::to_string(t); }
 
-// In one step after the plan is locked, `odd` submits tensor `changed` with another shape: all
-// ranks must get the mismatch for it and keep its bytes, and get the right sums of all others.
+// In one step after the plan is locked, rank `odd` submits the tensor `changed` with another shape.
+// All ranks must get the mismatch error for it, keep its bytes, and get the right sums of all other
+// tensors.
 void run_case(int size, const std::string& algorithm, int odd, int changed) {
   SCOPED_TRACE(algorithm + " size " + std::to_string(size) + " odd rank " + std::to_string(odd) +
                " tensor " + std::to_string(changed));
@@ -94,7 +95,7 @@ TEST(Veto, AtEveryBucketForEveryAlgorithm) {
   }
 }
 
-// A tensor cut into pieces, some of which are final when a later one is vetoed.
+// A tensor is cut into pieces. Some of them are complete when a later piece is vetoed.
 TEST(Veto, InsideAPartitionedTensor) {
   for (const int size : {2, 3})
     test::run_threads(
@@ -121,8 +122,8 @@ TEST(Veto, InsideAPartitionedTensor) {
         });
 }
 
-// One of a group's tensors is final when the bucket of the other is vetoed, for want of a third
-// that does not come in this step. What is left of the group is negotiated without the first.
+// The group's tensor "large" is complete when the bucket of "small" is vetoed, because "alone" does
+// not come in this step. The rest of the group is negotiated without "large".
 TEST(Veto, InsideAGroup) {
   for (const int size : {2, 3})
     test::run_threads(
@@ -146,7 +147,8 @@ TEST(Veto, InsideAGroup) {
         });
 }
 
-// Two of a group's tensors are in the plan and one is new. What is left of the group counts both.
+// Two of a group's tensors are in the plan and one is new. The negotiation of the rest of the group
+// counts both planned ones.
 TEST(Veto, AGroupWithANewMember) {
   test::run_threads(
       2,
@@ -167,8 +169,8 @@ TEST(Veto, AGroupWithANewMember) {
       [](Options& options) { options.replay_after = 2; });
 }
 
-// A name belongs to two ranks where it is sent and received, so all ranks may reduce under it too,
-// in a plan or not.
+// The name of a send and receive belongs to its two ranks. So all ranks may also use the name for
+// an allreduce, in a plan or not.
 TEST(Veto, SendAndReceiveOfAPlannedNameGoTheirOwnWay) {
   test::run_threads(
       3,

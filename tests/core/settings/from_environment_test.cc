@@ -1,5 +1,5 @@
-// Options of a process by its environment: what launchers set, secrets, and what the program itself
-// has set before.
+// Options from the environment of a process: variables of launchers, secrets, and variables that
+// the program itself has set before.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -88,7 +88,7 @@ TEST(FromEnvironment, TakesTheSecretOut) {
             "text, the same on every rank)");
 }
 
-// /proc/self/environ shows the memory of variables that are no longer set.
+// /proc/self/environ shows the memory of variables even after they were unset.
 TEST(FromEnvironment, LeavesNoSecretInTheMemoryOfTheEnvironment) {
   const Environment environment = {
       {"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}, {"TUTTI_SECRET", "hush"}};
@@ -114,7 +114,7 @@ TEST(FromEnvironment, ReadsTheSecretFromADescriptor) {
   ASSERT_EQ(::write(file.get(), "abc", 3), 3);
   const auto number = std::to_string(file.get());
   EXPECT_EQ(secret_from(number), "abc closed");
-  EXPECT_EQ(secret_from(number), "abc closed");  // from its start, also for a second program
+  EXPECT_EQ(secret_from(number), "abc closed");  // read from the start, also by a second program
 
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -122,7 +122,7 @@ TEST(FromEnvironment, ReadsTheSecretFromADescriptor) {
   ::close(ends[1]);
   EXPECT_EQ(secret_from(std::to_string(ends[0])), "defg closed");
   EXPECT_THAT(secret_from(std::to_string(ends[0])),
-              HasSubstr("held 0 bytes, but a secret has 1 to "));  // used up
+              HasSubstr("held 0 bytes, but a secret has 1 to "));  // it was read already
   ::close(ends[0]);
 
   EXPECT_THAT(secret_from("999"), HasSubstr("TUTTI_SECRET_FD=999 cannot be read"));
@@ -142,7 +142,7 @@ TEST(FromEnvironment, AFolderHoldsTheSecretToo) {
   std::filesystem::remove_all(folder);
 }
 
-// Another user makes the folder first and leaves a secret that he knows.
+// Another user creates the folder first and plants a secret that he knows.
 TEST(FromEnvironment, ASecretThatAnotherUserCouldPlantIsRefused) {
   const test::ScratchFolder scratch;
   const auto folder = scratch.path() + "/job";
@@ -159,16 +159,16 @@ TEST(FromEnvironment, ASecretThatAnotherUserCouldPlantIsRefused) {
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   EXPECT_THAT(secret(), AllOf(HasSubstr(folder + "/kjob%2fsecret"), HasSubstr("mode 0644")));
   std::filesystem::permissions(folder + "/kjob%2fsecret", std::filesystem::perms::owner_read);
-  EXPECT_EQ(secret(), "planted");  // one's own
+  EXPECT_EQ(secret(), "planted");  // the own user's secret
   if (::chown(folder.c_str(), 65534, 65534) == 0) {
     EXPECT_THAT(secret(), HasSubstr("folder of user 65534"));
   }
 }
 
-// Both ranks meet at rank 0's store, wherever the launcher put it.
+// Expects that both ranks meet at rank 0's store, wherever the launcher put it.
 void expect_meeting(const Environment& base, const char* rank_variable,
                     const char* local_variable) {
-  int gate[2];  // rank 0 lives until it is closed
+  int gate[2];  // rank 0 lives until this pipe is closed
   ASSERT_EQ(::pipe(gate), 0);
   auto environment = base;
   environment[rank_variable] = environment[local_variable] = "0";
@@ -267,8 +267,8 @@ TEST(CompleteOptions, TheProgramCountsBeforeTheEnvironmentFieldByField) {
   };
   EXPECT_EQ(told([] { return complete_options({.backend = "tcp", .cache_capacity = 9}); }),
             "tcp 8388608 false 9");
-  // A field that says its default counts as unset, unless its source is noted, or the program began
-  // with what the environment says.
+  // A field with its default value counts as unset, unless its source is noted or the options came
+  // from the environment.
   EXPECT_EQ(told([] { return complete_options({.backend = "auto", .replay = true}); }),
             "shm 8388608 false 7");
   EXPECT_EQ(told([] {
@@ -290,7 +290,7 @@ TEST(CompleteOptions, APlaceInCodeIsNotTheLaunchers) {
   EXPECT_EQ(completed(kRankOfTwo, {.rank = 2, .size = 3}), "explicit 2/3 tcp://127.0.0.1:1 hush");
   EXPECT_EQ(completed(kRankOfTwo, {.rank = 0, .size = 3, .store = "tcp://here:2"}),
             "explicit 0/3 tcp://here:2 hush");
-  // One half of it is the launcher's, if there is one.
+  // If only the rank is given, the size is the launcher's, if there is one.
   EXPECT_EQ(completed(kRankOfTwo, {.rank = 0}), "tutti-run 0/2 tcp://127.0.0.1:1 hush");
   EXPECT_THAT(completed({}, {.rank = 2}), HasSubstr("rank 2 is no rank of 1"));
   EXPECT_EQ(in_process(kRankOfTwo,

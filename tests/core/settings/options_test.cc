@@ -227,7 +227,7 @@ TEST(Settings, DescribeThemselves) {
   for (const auto& each : rows) {
     EXPECT_FALSE(each.meaning.empty()) << each.variable;
     EXPECT_FALSE(each.unit.empty()) << each.variable;
-    // What is printed can be read back.
+    // The printed default can be read back.
     if (!each.default_value.empty()) {
       EXPECT_NO_THROW(read({{each.variable, each.default_value}})) << each.variable;
     }

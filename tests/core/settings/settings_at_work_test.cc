@@ -1,4 +1,4 @@
-// What settings change in a running job; that they are read is settings_test's.
+// The effects of settings in a running job. settings_test checks that they are read.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -26,11 +26,11 @@ namespace {
 
 using test::run_threads;
 
-// --- what all ranks must have alike -------------------------------------------------------------
+// --- settings that must be the same on all ranks -----------------------------------------------
 
 struct Setting {
   std::string variable, zero, one;  // as the error shows them
-  void (*set)(Options&);            // what rank 1 has, and rank 0 by default not
+  void (*set)(Options&);            // sets the value of rank 1, which is not rank 0's default
 };
 
 const Setting kSettings[] = {
@@ -80,7 +80,7 @@ TEST(MustAgree, EverySettingThatChangesWhatRanksSend) {
 
 // --- negotiation and replay ---------------------------------------------------------------------
 
-// What rank 1 counted over steps of a few tensors, whose sums are checked.
+// Runs `count` steps of a few tensors, checks the sums, and returns rank 1's statistics.
 Statistics steps(int count, const test::Tune& tune) {
   Statistics result;
   run_threads(
@@ -124,7 +124,8 @@ TEST(AtWork, ReplayEndsTheNegotiationUnlessItIsOff) {
   EXPECT_GE(later.negotiation_messages, 60u);
 }
 
-// 8 names of 500 bytes, 40 times: in full where nothing is remembered, else once.
+// 8 names of 500 bytes are requested 40 times. They are sent in full if nothing is cached,
+// otherwise once.
 TEST(AtWork, TensorsThatAreKnownByNumberAreNotSpelledOutAgain) {
   const auto bytes = [](int64_t capacity) {
     return steps(40,
@@ -154,7 +155,7 @@ TEST(AtWork, FusionAndPartitionCountBuckets) {
             one.assign(static_cast<size_t>(count), static_cast<float>(comm.rank()));
             group.push_back({std::to_string(group.size()), one});
           }
-          // A group is ready as a whole, so that its members can be fused.
+          // A group is ready as a whole, so its members can be fused.
           comm.grouped_allreduce("group", group, {.op = ReduceOp::sum}).wait();
           for (const auto& one : values) ASSERT_EQ(std::count(one.begin(), one.end(), 1.0f), count);
           const auto after = comm.statistics();
@@ -170,7 +171,7 @@ TEST(AtWork, FusionAndPartitionCountBuckets) {
   EXPECT_EQ(buckets(1, 10'000, [](Options& options) { options.partition_bytes = 8'000; }), 5u);
 }
 
-// The same bytes in more messages.
+// Smaller segments send the same bytes in more messages.
 TEST(AtWork, SegmentsAreMessagesOfTheirOwn) {
   const auto sent = [](int64_t segment_bytes) {
     Statistics result;
@@ -270,7 +271,7 @@ TEST(AtWork, AHostIsWhatItIsCalled) {
       });
 }
 
-// --- what is told -------------------------------------------------------------------------------
+// --- timelines and logs ------------------------------------------------------------------------
 
 TEST(AtWork, TheTimelineOfAllRanksIsAFileAtTheEnd) {
   const test::ScratchFolder folder;
@@ -293,7 +294,8 @@ TEST(AtWork, TheTimelineOfAllRanksIsAFileAtTheEnd) {
   EXPECT_THAT(ranks, testing::ElementsAre(0, 1, 2));
 }
 
-// Rank 1 comes only when rank 0 has reported it, or, where warnings are off, after as long.
+// Rank 1 submits only after rank 0 has reported it as late. If warnings are off, it waits for 0.5
+// s.
 TEST(AtWork, TheLogIsAsLoudAsAskedFor) {
   for (const auto level : {LogLevel::warning, LogLevel::error}) {
     std::atomic<int> reports{0};
@@ -321,9 +323,9 @@ TEST(AtWork, TheLogIsAsLoudAsAskedFor) {
 
 // --- priorities ---------------------------------------------------------------------------------
 
-// All of rank 0's tensors wait for rank 1 alone, which joins when they are known: then all are
-// ready at once, and the most urgent ones go first, though they were submitted last. The timeline
-// tells when each began; a later one may be over while the first is still looked at.
+// All tensors of rank 0 wait for rank 1 alone, which joins when rank 0 has submitted them. Then all
+// are ready at the same time. The most urgent ones must go first, although they were submitted
+// last. The timeline shows when each began; a later one may end while the first still runs.
 TEST(Priority, TheMostUrgentOfWhatIsReadyAtOnceGoesFirst) {
   const test::ScratchFolder folder;
   const auto file = folder.path() + "/trace.json";

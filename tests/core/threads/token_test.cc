@@ -28,8 +28,8 @@ TEST(Token, WaitersComeBeforeTheBackground) {
   EXPECT_TRUE(token.put_back());
 }
 
-// Those who take it at once and those who sleep for it exclude each other, and each sees what the
-// holder before it wrote.
+// Threads that take the token immediately and threads that sleep for it exclude each other. Each
+// sees the writes of the previous holder.
 TEST(Token, ThreadsTakeTurns) {
   constexpr int kThreads = 4, kTurns = 20'000;
   Token token;

@@ -1,4 +1,4 @@
-// The bell that wakes the engine. tests/explore has threads that ring it at any moment.
+// The bell that wakes the engine's thread. In tests/explore threads ring it at any moment.
 
 #include "tutti/core/threads/wake_bell.h"
 
@@ -24,7 +24,7 @@ TEST(WakeBell, ManyRingsAreOne) {
   EXPECT_FALSE(bell.wait(std::chrono::microseconds(0)));
 }
 
-// A bell is rung without its flag if its thread rings it after silence() took the flag down.
+// A ringing thread may write to the descriptor after silence() has cleared the flag.
 TEST(WakeBell, ARingWithoutAFlagEndsOneSleep) {
   WakeBell bell;
   const uint64_t one = 1;

@@ -1,6 +1,7 @@
-// A rank that waits in join() waits like any other: for a rank that stands still it hears a verdict
-// in time, for one that is late there are reports and the limit for operations. Processes over tcp;
-// tests/core/node/limits_test.cc shows the same without waiting, and the simulation in any order.
+// A rank that waits in join() waits as in any other operation. If a rank hangs, the waiting rank
+// gets an error in time. If a rank is late, there are reports and the operation timeout. These
+// tests use processes over tcp. tests/core/node/limits_test.cc shows the same without waiting, and
+// the simulation in any order of events.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -27,10 +28,10 @@ using test::expect_error;
 using testing::HasSubstr;
 
 constexpr double kPeerTimeout = 1.5, kOperationTimeout = 1.0;
-// A wait that no watch ends would never end. This many seconds tell it from a busy machine.
+// Seconds of reserve for a busy machine. Without the watch the wait would never end.
 constexpr double kRoom = 10;
 
-// Rank 0 alone knows who has joined, so without it each rank that waits must look by itself.
+// Only rank 0 knows which ranks have joined. If it hangs, each waiting rank must check for itself.
 TEST(JoinWatch, WhoStandsStillIsSilent) {
   for (const int still : {2, 0}) {
     SCOPED_TRACE(fmt::format("rank {} stands still", still));
@@ -50,7 +51,7 @@ TEST(JoinWatch, WhoStandsStillIsSilent) {
                        [&] { comm.join().wait(); });
           EXPECT_LT(test::seconds_since(since), kPeerTimeout + kRoom);
           if (comm.rank() != 1) return;
-          std::this_thread::sleep_for(milliseconds(500));  // until the other has heard it, too
+          std::this_thread::sleep_for(milliseconds(500));  // the other rank gets the error
           ::kill(pids[static_cast<size_t>(still)], SIGCONT);
         },
         [](Options& options) {
@@ -60,7 +61,8 @@ TEST(JoinWatch, WhoStandsStillIsSilent) {
   }
 }
 
-// It is late, not silent: it is reported and then the operation timeout ends it on all ranks.
+// The rank is late, not silent. It is reported, and then the operation timeout ends the join on all
+// ranks.
 TEST(JoinWatch, WhoIsLateIsReportedAndTimesOut) {
   std::mutex mutex;
   std::string log;

@@ -74,7 +74,7 @@ TEST(Liveness, OnlyAMessageIsEvidenceOfLife) {
   EXPECT_TRUE(std::isinf(liveness.seconds_since_heard(1, kStart + milliseconds(100))));
   liveness.heard(1, kStart + milliseconds(200));
   EXPECT_DOUBLE_EQ(liveness.seconds_since_heard(1, kStart + milliseconds(700)), 0.5);
-  // Not by beginning to wait anew.
+  // A new wait is not evidence of life.
   liveness.tick(kStart + std::chrono::minutes(1), false);
   liveness.tick(kStart + std::chrono::minutes(2), true);
   EXPECT_GT(liveness.seconds_since_heard(1, kStart + std::chrono::minutes(2)), 100);
@@ -143,7 +143,7 @@ TEST(Stall, ReportsAtTwoTenAndEveryMinute) {
   EXPECT_EQ(clock.next(10.1), 70.1);
 }
 
-// What is told late, such as what the network saw, takes nothing back.
+// Evidence that is reported late, such as that of the network, does not replace newer evidence.
 TEST(Liveness, OnlyTheLatestSignOfLifeCounts) {
   Liveness liveness(0, 2, 4);
   liveness.tick(kStart, true);

@@ -18,7 +18,7 @@
 #include "tests/tensor/fake_device.h"
 #include "tutti/core/communicator.h"
 
-// The timeline as a reader of Chrome's format sees it: parsed as JSON, row by row.
+// Reads the timeline as a viewer of Chrome's format does: parsed as JSON, row by row.
 
 namespace tutti {
 namespace {
@@ -46,7 +46,7 @@ struct Slice {
   int64_t begin, end;  // ns
   std::string name;
 };
-using Rows = std::map<std::pair<int, int>, std::vector<Slice>>;  // by rank and row, in time
+using Rows = std::map<std::pair<int, int>, std::vector<Slice>>;  // by rank and row, ordered by time
 
 Rows rows_of(const json& trace) {
   Rows rows;
@@ -72,8 +72,8 @@ std::map<std::string, int> row_names(const json& trace, int rank) {
   return names;
 }
 
-// What the format asks for: of two slices of one row either one is over before the other begins, or
-// lies within it.
+// The format requires that of two slices of one row, either one ends before the other begins or one
+// contains the other.
 void expect_rows_in_order(const Rows& rows) {
   for (const auto& [row, slices] : rows) {
     std::vector<Slice> open;
@@ -121,7 +121,7 @@ TEST_F(TimelineFile, WhatIsUnderWayTogetherHasRowsOfItsOwn) {
   const auto span = [&](const char* name, int begin, int end) {
     timeline.span("negotiated", name, zero + microseconds(begin), zero + microseconds(end));
   };
-  span("c", 30, 40);  // recorded as they end
+  span("c", 30, 40);  // spans are recorded in the order of their ends
   span("a", 0, 50);
   span("b", 20, 60);
   span("d", 60, 70);
@@ -140,7 +140,7 @@ TEST_F(TimelineFile, WhatIsUnderWayTogetherHasRowsOfItsOwn) {
     for (const auto& slice : rows.at({0, names.at(row)})) text += slice.name + ' ';
     return text;
   };
-  // Also one that lies within the other: it is not a part of it.
+  // "a" contains "c", but "c" is not a part of "a", so it has its own row.
   EXPECT_EQ(on("negotiated"), "a d ");
   EXPECT_EQ(on("negotiated 2"), "b ");
   EXPECT_EQ(on("negotiated 3"), "c ");
@@ -148,7 +148,7 @@ TEST_F(TimelineFile, WhatIsUnderWayTogetherHasRowsOfItsOwn) {
   EXPECT_EQ(on("trainer 2"), "another thread's ");
 }
 
-// A caller that knows the time of its step alone may take what began after that time.
+// A caller may know only the time of its step, and give it as the end of a span that began later.
 TEST_F(TimelineFile, NothingEndsBeforeItBegins) {
   Timeline timeline(0);
   timeline.start();
@@ -166,7 +166,7 @@ TEST_F(TimelineFile, NothingEndsBeforeItBegins) {
   }
 }
 
-// As doubles, times since 1970 are a quarter of a microsecond apart.
+// In a double, the times since 1970 have steps of a quarter of a microsecond.
 TEST_F(TimelineFile, TimesAreExactToTheNanosecond) {
   Timeline timeline(0);
   timeline.start();
@@ -229,7 +229,8 @@ TEST_F(TimelineFile, BucketsOfTwoRanksDoNotOverlapOnARow) {
       EXPECT_TRUE(row_names(trace, rank).contains(row)) << row;
 }
 
-// When a device began and ended its parts of an operation, beside when the engine had it in hand.
+// The rows show when a device began and ended its parts of an operation, beside the engine's own
+// times.
 TEST_F(TimelineFile, PartsOfADeviceHaveRowsOfTheirOwn) {
   FakeDevice device;
   const auto before = Clock::now();
@@ -242,7 +243,7 @@ TEST_F(TimelineFile, PartsOfADeviceHaveRowsOfTheirOwn) {
         const ReduceOptions halved{.op = ReduceOp::sum, .prescale = 0.5};
         for (int step = 0; step < 12; ++step) comm.allreduce("gradient", gradient, halved).wait();
         for (int step = 0; step < 3; ++step) comm.broadcast("all", gradient).wait();
-        // What tells of the last ones may come after their Works.
+        // The times of the last parts may arrive after their Works are done.
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         comm.stop_timeline();
       },
@@ -263,7 +264,7 @@ TEST_F(TimelineFile, PartsOfADeviceHaveRowsOfTheirOwn) {
         EXPECT_GE(slice.end, slice.begin);
         EXPECT_LT(slice.end - slice.begin, longest);
       }
-      EXPECT_GE(seen, least - 4) << row << " of rank " << rank;  // some may lie in a second lane
+      EXPECT_GE(seen, least - 4) << row << " of rank " << rank;  // some may be in a second row
     }
   }
   EXPECT_TRUE(row_names(trace, 1).contains("device: move"));

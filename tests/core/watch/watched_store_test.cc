@@ -1,4 +1,4 @@
-// A view of a store whose waits end when a look throws.
+// A view of a store that calls a check (a "look") now and then. A wait ends when the check throws.
 #include "tutti/core/watch/watched_store.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// A backend may ask for a key again and again, each time for less than the time between two looks.
+// A backend may ask for a key again and again, each time for less than the time between two checks.
 TEST(WatchedStore, EndsWaitsThatAreShorterThanTheTimeBetweenLooks) {
   int looks = 0;
   const auto store = make_watched_store(make_memory_store(), [&looks] {
@@ -28,7 +28,7 @@ TEST(WatchedStore, EndsWaitsThatAreShorterThanTheTimeBetweenLooks) {
   EXPECT_EQ(looks, 1);
 }
 
-// The look may use the store by another view, and it is not called again within itself.
+// The check may use the store through another view. It is not called again within itself.
 TEST(WatchedStore, LooksAgainAfterALookThatThrew) {
   int looks = 0;
   const auto store = make_watched_store(make_memory_store(), [&looks] {

@@ -6,17 +6,17 @@
 
 namespace tutti::explore {
 
-/// The list of choices of a run, and which list is the next one, depth first. Of the options of a
-/// choice the first ones are free, and each other costs 1. A state that was met before with as much
-/// left to spend has no choices: all that can follow was tried there.
+/// The list of choices of a run. The lists are made depth first. The first options of a choice are
+/// free, and each other one costs 1. A state that was met before with at least the same cost left
+/// has no choices, because all its continuations were tried.
 class Choices {
  public:
   explicit Choices(int cost) : most_(cost), seen_(1 << 12) {}
 
   void begin_run() { next_ = 0, left_ = most_, is_known_ = false; }
-  /// Returns how many of the options can be paid now.
+  /// Returns how many of the options the remaining cost allows.
   int affordable(int free, int count) const { return left_ > 0 ? count : free; }
-  /// Whether the next choice is one that no run has made, so that its state counts.
+  /// Returns true if no run has made the next choice yet, so that its state must be recorded.
   bool is_new() const { return next_ == list_.size() && !is_known_; }
   void meet(uint64_t state);
   int choose(int free, int count) {
@@ -30,9 +30,9 @@ class Choices {
     left_ -= choice.picked >= choice.free;
     return choice.picked;
   }
-  /// False: all runs were made.
+  /// Sets up the next run. Returns false if all runs were made.
   bool advance();
-  /// Whether a run that ended had the choices that its list says.
+  /// Returns whether the run that ended made all choices of the list.
   bool were_made() const { return next_ == list_.size(); }
 
  private:
@@ -40,7 +40,7 @@ class Choices {
     uint8_t picked, free, count;
   };
   struct Seen {
-    uint64_t state = 0;  // 0: nothing
+    uint64_t state = 0;  // 0: an empty slot
     int left = 0;
   };
 
@@ -49,7 +49,7 @@ class Choices {
   size_t next_ = 0;
   int left_ = 0;
   bool is_known_ = false;
-  std::vector<Seen> seen_;  // a hash table with open addresses
+  std::vector<Seen> seen_;  // a hash table with open addressing
   size_t seen_count_ = 0;
 };
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <new>
 
-// tutti_explore_switch(void** from, void* to): keeps the registers that a call must preserve on the
-// stack, writes where that stack ends to *from, and goes on with the stack `to`.
+// tutti_explore_switch(void** from, void* to): pushes the registers that a call must preserve,
+// stores the stack pointer in *from, and continues on the stack `to`.
 #if defined(__x86_64__)
 asm(R"(
   .text
@@ -88,7 +88,8 @@ void Fiber::begin(void (*entry)()) {
     memory_ = static_cast<std::byte*>(memory);
     ::mprotect(memory_, kGuard, PROT_NONE);
   }
-  // The registers that the switch takes from the stack; `entry` is where it returns to.
+  // The bytes that the switch pops from the stack, and the offset of its return address, which
+  // becomes `entry`.
 #if defined(__x86_64__)
   constexpr size_t kFrame = 64, kReturn = 48;
 #else

@@ -4,7 +4,7 @@
 
 namespace tutti::explore {
 
-/// A stack of its own on which a function runs until it switches to another fiber. All fibers of a
+/// A separate stack on which a function runs until it switches to another fiber. All fibers of a
 /// model share one thread of the operating system.
 class Fiber {
  public:
@@ -14,21 +14,21 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// The next switch to this fiber calls `entry`, which does not return. What ran here before is
-  /// abandoned: no destructor of it runs.
+  /// Makes the next switch to this fiber call `entry`, which does not return. The function that ran
+  /// before is abandoned without its destructors.
   void begin(void (*entry)());
-  /// Stops here and goes on with `to`. Returns once somebody switches back.
+  /// Stops here and continues with `to`. Returns once a fiber switches back.
   void switch_to(Fiber& to);
 
  private:
-  // The C++ library keeps these for each thread; here each fiber has its own.
+  // The C++ library keeps these for each thread. Each fiber needs its own.
   struct Exceptions {
     void* caught = nullptr;
     unsigned uncaught = 0;
   };
 
   std::byte* memory_ = nullptr;  // a guard page, then the stack
-  void* stack_ = nullptr;        // where it goes on, while another fiber runs
+  void* stack_ = nullptr;        // the stack pointer while another fiber runs
   Exceptions exceptions_;
 };
 

@@ -136,7 +136,8 @@ bool Run::wait(const Bell& bell, std::chrono::microseconds most) {
   return bell.is_rung_;
 }
 
-// A fence over an empty store buffer is of no concern to others when it comes.
+// If the store buffer is empty, other threads cannot notice the time of a fence. So it needs no
+// choice.
 void Run::fence() {
   if (!me().buffer.empty()) {
     point();

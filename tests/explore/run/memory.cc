@@ -80,8 +80,8 @@ void Run::commit(int thread, Cell& cell, uint64_t value, const Message& message)
   memory_ ^= part();
 }
 
-// Whoever looks at an atomic, or writes it, may come before or after each store to it that another
-// thread's buffer still has.
+// Called before a thread reads or writes an atomic. That access may come before or after each store
+// to the atomic that is still in another thread's buffer.
 void Run::settle(const Cell& cell, int by) {
   for (int i = 1; i < count_; ++i) {
     auto& thread = threads_[i].now;
@@ -163,7 +163,7 @@ uint64_t Run::begin_change(Cell& cell, const char* operation) {
   return cell.value_;
 }
 
-// An acquire of the new value receives what an acquire of the old one would have received, too.
+// An acquire of the new value also receives what an acquire of the old value would have received.
 void Run::change(Cell& cell, uint64_t value, std::memory_order order) {
   receive(cell.released_, order);
   learn(hashed(cell, value));

@@ -11,9 +11,9 @@ namespace {
 
 // Each run begins at this time.
 constexpr auto kStart = Clock::time_point(std::chrono::hours(1));
-// A thread passes so many pauses in a row at the cost of one. A model's spins have fewer looks.
+// The number of pauses in a row that cost a thread only one. The spins of models are shorter.
 constexpr int kPausesAtOneCost = 16;
-// Threads that went on so often, although nobody wrote anything, do so for ever.
+// Threads that continued this often without any write spin for ever.
 constexpr int kMostIdle = 1000;
 
 }  // namespace
@@ -174,7 +174,7 @@ void Run::go_on_with(Option option) {
   from.switch_to(to.fiber);
 }
 
-// Another thread may go first, before each operation.
+// Called before each operation: another thread may run first.
 void Run::point() {
   if (running_ == 0) return;
   if (steps_.size() >= static_cast<size_t>(bounds_.steps))
@@ -185,7 +185,7 @@ void Run::point() {
   pick(options, 1, add_paid(options, add_others(options, 1)));
 }
 
-// Returns once this thread may go on. One that is over does not return.
+// Returns once this thread may continue. Does not return in a thread that has ended.
 void Run::block() {
   while (true) {
     Options options;
@@ -205,8 +205,9 @@ void Run::block() {
   }
 }
 
-// No thread can go on. What delays stores ends in the end, and so does what threads wait for: true
-// if options[0] goes on, false if something has changed.
+// Called when no thread can continue. First all delayed stores take effect. Then paused threads
+// continue in turn, or time passes to the next deadline. Returns true if options[0] continues, and
+// false if something has changed.
 bool Run::let_time_pass(Options& options) {
   const auto begin = threads_.begin() + 1, end = threads_.begin() + count_;
   if (std::any_of(begin, end, [](const auto& thread) { return !thread.now.buffer.empty(); })) {
@@ -234,8 +235,9 @@ bool Run::let_time_pass(Options& options) {
   return false;
 }
 
-// Two runs that come to equal states go on in the same ways. A thread's history has all that it has
-// read, and the history of whoever wrote that so that it may be relied on.
+// Returns a hash of the state. Runs with equal states have the same continuations. A thread's
+// history contains everything that it has read, with the history of the writer if the two
+// synchronize.
 uint64_t Run::state() const {
   uint64_t hash = mixed(memory_, static_cast<uint64_t>(now_.time_since_epoch().count()));
   const bool has_choices = threads_[running_].now.state == State::paused || is_enabled(running_);

@@ -15,61 +15,63 @@
 
 namespace tutti::explore {
 
-/// Adds `what` to the past that `hash` stands for.
+/// Adds `what` to the history that `hash` stands for.
 inline uint64_t mixed(uint64_t hash, uint64_t what) {
   hash = ((hash ^ (hash >> 29)) + what + 1) * 0x9e3779b97f4a7c15;
   return hash ^ (hash >> 32);
 }
 
-/// A store that its thread has made and the others have not seen yet.
+/// A store that its thread has made but that the others do not see yet.
 struct DelayedStore {
   Cell* cell;
   uint64_t value;
   Message message;
 };
 
-/// A thread of a run. Thread 0 makes the model and checks it, before and after all others.
+/// A thread of a run. Thread 0 makes the model before all other threads run, and checks it after
+/// them.
 struct RunThread {
   enum class State : uint8_t {
     ready,
-    locking,    // until the mutex `lock` is free
-    waiting,    // on a condition; then it needs the mutex `lock`
-    awaiting,   // a notify of an atomic
-    listening,  // to a bell
-    paused,     // until another thread has written something
+    locking,    // waits until the mutex `lock` is free
+    waiting,    // waits on a condition; then it needs the mutex `lock`
+    awaiting,   // waits for a notify of an atomic
+    listening,  // waits for a bell
+    paused,     // waits until another thread has written something
     over
   };
 
-  Fiber fiber;  // the stack is kept for the next run
+  Fiber fiber;  // its stack is kept for the next run
 
-  /// These are new in each run.
+  /// Reset in each run.
   struct {
     const Model::Thread* model = nullptr;
     State state = State::ready;
-    const Object* at = nullptr;  // what it waits at
+    const Object* at = nullptr;  // the object at which it waits
     Mutex* lock = nullptr;
     Clock::time_point deadline = Clock::time_point::max();
-    uint64_t own_writes = 0;     // that changed something
-    uint64_t seen_writes = 0;    // the others' when its last pause ended
-    int pauses_at_one_cost = 0;  // that it may still pass
+    uint64_t own_writes = 0;     // writes that changed a value
+    uint64_t seen_writes = 0;    // writes of the others when its last pause ended
+    int pauses_at_one_cost = 0;  // remaining pauses at the same cost
     VectorClock clock;
-    Message fence;         // what relaxed stores after a fence carry
-    VectorClock unfenced;  // what relaxed loads have seen, for the next fence to receive
-    uint64_t history = 0;  // a hash of all that it has done and read
+    Message fence;         // the message of relaxed stores after a fence
+    VectorClock unfenced;  // the clocks of relaxed loads, for the next fence to receive
+    uint64_t history = 0;  // a hash of everything that it has done and read
     std::vector<DelayedStore> buffer;
     bool is_draining = false;
   } now;
 };
 
-/// One run of a model at a time: its threads, what they see of each other, and which goes on.
+/// One run of a model at a time: its threads, their views of each other, and the choice of the next
+/// thread.
 class Run {
  public:
   Run(Choices& choices, const Bounds& bounds);
 
-  /// The run that operations of the policy belong to. Null outside of runs.
+  /// Returns the run of the policy's operations, or null outside of runs.
   static Run* current() { return current_; }
 
-  /// One run from the start. False: it failed.
+  /// Makes one run from the start. Returns false if it failed.
   bool make(const std::function<void(Model&)>& build);
   const std::string& failure() const { return failure_; }
   const std::string& trace() const { return trace_; }
@@ -96,7 +98,7 @@ class Run {
   Clock::time_point now();
   void reads(const void* data);
   void writes(const void* data);
-  /// Ends the run; does not return in a thread of the model.
+  /// Ends the run. Does not return in a thread of the model.
   void fail(std::string text);
   void name(const void* object, const char* name) { names_.push_back({object, name}); }
 
@@ -105,16 +107,16 @@ class Run {
   enum class Way : uint8_t {
     on,
     timeout,    // before anything else has happened
-    spurious,   // out of the wait on a condition
-    regardless  // of a pause, although nobody has written
+    spurious,   // ends the wait on a condition
+    regardless  // ends a pause although no thread has written
   };
   struct Option {
     int thread;
     Way way;
   };
   using Options = std::array<Option, 3 * kMostThreads>;
-  struct Known {           // an object
-    const Object* object;  // null: it is gone
+  struct Known {           // an object of the policy
+    const Object* object;  // null if it is gone
     Object::Kind kind;
     int of_its_kind;
   };
@@ -127,8 +129,8 @@ class Run {
   struct Step {  // a line of the trace
     int thread;
     const char* operation;
-    const void* object;  // null: none
-    int known;           // its number among objects_, -1: plain data
+    const void* object;  // null if there is none
+    int known;           // its index in objects_; -1: plain data
     std::optional<uint64_t> value;
     const char* how;
   };
@@ -167,7 +169,7 @@ class Run {
   void set_bell(const Bell& bell, bool is_rung, const Message& message);
   Plain& plain(const void* data);
 
-  // words: trace.cc
+  // traces: trace.cc
   void note(const char* operation) { steps_.push_back({running_, operation, nullptr, -1, {}, ""}); }
   void note(const char* operation, const Object& object, std::optional<uint64_t> value = {},
             const char* how = "") {
@@ -183,22 +185,23 @@ class Run {
 
   Choices& choices_;
   const Bounds bounds_;
-  std::vector<RunThread> threads_;  // the first count_ take part
+  std::vector<RunThread> threads_;  // only the first count_ take part
   int count_ = 1;
   int running_ = 0;
   Clock::time_point now_;
-  uint64_t writes_ = 0;         // that changed something, of all threads
-  int idle_ = 0;                // how often threads went on since then although nobody had written
-  int last_idle_ = 0;           // the thread that did so last
+  uint64_t writes_ = 0;         // writes of all threads that changed a value
+  int idle_ = 0;                // how often threads continued since the last write
+  int last_idle_ = 0;           // the last thread that did so
   uint64_t memory_ = 0;         // a hash of all atomics, locks and bells
-  const char* changing_ = "";   // the read-modify-write that has begun
+  const char* changing_ = "";   // the name of the current read-modify-write
   std::vector<Known> objects_;  // by number
   std::array<int, 4> of_kind_{};
   std::vector<Plain> plain_;
-  std::vector<uint64_t> pointers_;  // hashes take their places here, as addresses are of no order
+  std::vector<uint64_t> pointers_;  // hashes use their indices, because the order of addresses is
+                                    // arbitrary
   std::vector<Step> steps_;
   std::vector<std::pair<const void*, const char*>> names_;
-  bool may_throw_ = false;  // thread 0 may leave by an exception
+  bool may_throw_ = false;  // thread 0 may end by an exception
   bool is_failed_ = false;
   std::string failure_, trace_;
 };

@@ -11,7 +11,8 @@
 
 namespace tutti::fuzz {
 
-/// Reads a dataset; an error that is not of a damaged file is a finding. True if all is in bounds.
+/// Reads a dataset. Any error other than that of a damaged file is a finding. Returns true if
+/// everything is in bounds.
 template <class Read>
 bool takes_dataset(const Read& read) {
   try {
@@ -26,7 +27,7 @@ bool takes_dataset(const Read& read) {
   }
 }
 
-/// As gzip would write it.
+/// Returns `text` as gzip would write it.
 inline std::string gzipped(std::string_view text) {
   z_stream stream{};
   constexpr int kGzip = 16;
@@ -42,7 +43,7 @@ inline std::string gzipped(std::string_view text) {
   return packed;
 }
 
-/// A reader's buffer, and what deflate can at most unpack from a byte.
+/// A reader's buffer size, and the most bytes that deflate can unpack from one byte.
 inline constexpr size_t kReaderBytes = 8u << 20, kMostUnpacked = 4 * 1032;
 
 }  // namespace tutti::fuzz

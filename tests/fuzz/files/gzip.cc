@@ -1,4 +1,4 @@
-// Files that may be gzipped, whatever is in them.
+// Arbitrary files that may be gzipped.
 
 #include "tests/fuzz/files/dataset.h"
 #include "tests/fuzz/files/memory_file.h"

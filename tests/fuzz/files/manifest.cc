@@ -26,7 +26,7 @@ void require_whole(const Manifest& manifest) {
   }
 }
 
-// The body alone: behind a checksum nearly nothing would be taken.
+// The input is only the body: with a checksum over it, nearly every mutation would be refused.
 bool parse_manifest(std::string_view input) {
   if (input.size() < 8 || input[0] != 'm') {
     const auto bytes = Manifest::header_bytes("file", input, input.size());

@@ -11,7 +11,7 @@
 
 namespace tutti::fuzz {
 
-/// An input as a file that never touches a disk, for readers that want a path.
+/// An input as a file that never touches a disk, for readers that need a path.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view bytes) : file_(::memfd_create("input", MFD_CLOEXEC)) {
@@ -22,7 +22,7 @@ class MemoryFile {
     }
   }
   std::string path() const { return fmt::format("/proc/self/fd/{}", file_.get()); }
-  /// All that it holds now.
+  /// Returns the file's current contents.
   std::string bytes() const {
     std::string text(static_cast<size_t>(::lseek(file_.get(), 0, SEEK_END)), '\0');
     if (::pread(file_.get(), text.data(), text.size(), 0) < 0) text.clear();

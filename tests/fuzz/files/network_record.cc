@@ -1,4 +1,4 @@
-// The file of measured networks.
+// The file with the measured properties of networks.
 
 #include "tutti/backends/network/network_record.h"
 

@@ -6,7 +6,8 @@
 namespace tutti::fuzz {
 namespace {
 
-// A rank refuses answers about more than it asked for (check_answer), so their pieces are bounded.
+// A rank refuses answers about more elements than it asked for (check_answer), so their pieces are
+// bounded.
 constexpr int64_t kOwnElements = 1 << 24;
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 namespace tutti::fuzz {
 
-/// As many ranks as the agreement's harnesses have, and their settings: small, so that plans lock
-/// and numbers are forgotten within a short input.
+/// The number of ranks in the agreement's harnesses, and their settings. The settings are small, so
+/// that a short input can lock plans and make the cache forget names.
 inline constexpr int kAgreeing = 3;
 Options agreement_options();
 
@@ -17,7 +17,7 @@ struct NotAskedFor : DamagedMessage {
   NotAskedFor() : DamagedMessage("this rank has no such tensor") {}
 };
 
-/// Reads an `answers` message with all that a rank does to it before it looks at its own tensors.
+/// Reads an `answers` message and does all that a rank does before it uses its own tensors.
 void read_answers(std::string_view message, NameCache& cache, const Options& options);
 
 Signature allreduce_signature(int64_t elements);

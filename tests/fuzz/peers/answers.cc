@@ -1,4 +1,4 @@
-// What the coordinator answers, as a rank reads it: responses of every form, and plans.
+// The coordinator's answers as a rank reads them: responses of every form, and plans.
 
 #include "tests/fuzz/peers/agreement.h"
 
@@ -34,7 +34,7 @@ std::vector<std::string> seeds_of_answers() {
     response.name = std::string("tensor ") + static_cast<char>('a' + number);
     response.signature = allreduce_signature(6);
     response.signature.kind = kind;
-    if (kind == CollectiveKind::recv) continue;  // answered as the sender's
+    if (kind == CollectiveKind::recv) continue;  // answered in the same way as a send
     if (kind == CollectiveKind::send) response.rows = {0, 2};
     if (kind == CollectiveKind::allgather || kind == CollectiveKind::gather)
       response.rows = {6, 6, 6};
@@ -45,7 +45,7 @@ std::vector<std::string> seeds_of_answers() {
     seeds.push_back(answer_text({response}));
   }
   seeds.push_back(answer_text(all));
-  // The second message names the first one's tensor by its number.
+  // The second message refers to the first one's tensor by its number in the cache.
   NameCache cache(4);
   auto known = begin_message(MessageType::answers);
   known.put(AnswerType::response);
@@ -73,7 +73,7 @@ std::vector<std::string> seeds_of_answers() {
   return seeds;
 }
 
-// A plan has its tensors' pieces, of which kMostPieces may be.
+// A plan lists the pieces of its tensors, at most kMostPieces.
 const Registered registered_answers({.name = "answers",
                                      .parse = parse_answers,
                                      .seeds = seeds_of_answers,

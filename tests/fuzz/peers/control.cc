@@ -1,5 +1,5 @@
-// The control messages that are neither asked nor answered: where a rank is, how far it went, why
-// it ended.
+// The control messages that are neither requests nor answers: a rank's position, its progress, and
+// the reason for its end.
 
 #include "tests/fuzz/harness.h"
 #include "tutti/core/agreement/farewell.h"
@@ -8,7 +8,7 @@
 namespace tutti::fuzz {
 namespace {
 
-// What was read is written again, to the byte, but for flags.
+// Requires that the message, written again, equals the input to the byte, except for flags.
 void require_same(std::string_view input, const WireWriter& again) {
   require(again.bytes().size() <= input.size(), "more is written than was read");
 }

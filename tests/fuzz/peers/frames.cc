@@ -1,5 +1,5 @@
-// The frames of a StreamTransport (memory, shm, tcp): one peer says whatever the input holds, while
-// receives and sends of every kind are under way.
+// The frames of a StreamTransport (memory, shm, tcp). One peer sends the input while receives and
+// sends of every kind are under way.
 
 #include <algorithm>
 #include <memory>
@@ -11,7 +11,7 @@
 namespace tutti::fuzz {
 namespace {
 
-// The peer's end of the stream: what it says is there at once, and it takes all it is told.
+// The peer's end of the stream. All input is there from the beginning, and all output is accepted.
 class InputChannel final : public Channel {
  public:
   explicit InputChannel(std::string_view input) : input_(input) {}
@@ -36,7 +36,7 @@ class InputChannel final : public Channel {
 
 constexpr uint64_t kWanted = 1, kLongWanted = 2, kSent = 3, kDiscarded = 4;
 constexpr size_t kWantedBytes = 16;
-// Too long to be sent before the peer grants it.
+// So long that the peer must grant credit before it is sent.
 constexpr size_t kLongBytes = kMaxEagerBytes + 1;
 
 struct Tickets {
@@ -101,7 +101,7 @@ std::vector<std::string> seeds_of_frames() {
   };
 }
 
-// A frame's header makes room for its message, within the credit that this rank gave.
+// A frame's header allocates its message, within the credit that this rank gave.
 const Registered registered_frames({.name = "frames",
                                     .parse = parse_frames,
                                     .seeds = seeds_of_frames,

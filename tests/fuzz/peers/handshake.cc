@@ -1,5 +1,5 @@
-// The handshake, which reads what strangers say: a whole conversation with a peer that knows the
-// secret, some of whose bytes are changed on the way, and bytes of nobody's.
+// The handshake, which reads bytes of strangers. The inputs are a whole conversation with a peer
+// that knows the secret, some bytes of which are changed on the way, and arbitrary bytes.
 
 #include "tutti/backends/handshake/handshake.h"
 
@@ -13,12 +13,12 @@ namespace {
 
 constexpr unsigned kIsInitiator = 1, kIsRaw = 2;
 
-// What comes from the peer, as the input alters it: pairs of a place and what is XORed to the byte
-// there.
+// Changes the peer's bytes as the input says: each pair holds an offset and the bits that are XORed
+// to the byte there.
 struct Alterations {
   std::string_view pairs;
-  size_t place = 0;      // of the next byte
-  bool altered = false;  // some byte so far
+  size_t place = 0;      // offset of the next byte
+  bool altered = false;  // true once a byte has been changed
 
   std::string apply(std::string bytes) {
     for (auto rest = pairs; rest.size() >= 2;) {
@@ -63,7 +63,7 @@ bool converse(HandshakeRole role, std::string_view input) {
       try {
         peer.received(next);
       } catch (const Error&) {
-        // It is the peer's to refuse; what this side makes of the refusal is read next.
+        // The peer may refuse the bytes. The answer to its refusal is read next.
       }
       moved = true;
     }
@@ -89,7 +89,7 @@ bool parse_handshake(std::string_view input) {
 }
 
 std::vector<std::string> seeds_of_handshake() {
-  // Nothing is altered: by no pair, by one beyond the end, by one without bits.
+  // These change nothing: no pair, a pair beyond the end, and a pair without bits.
   const std::string beyond("\xff\x01", 2), without("\x10\x00", 2);
   std::vector<std::string> seeds;
   for (const char role : {'\0', '\1'})

@@ -1,4 +1,4 @@
-// What ranks tell each other of the memory that kernels of their peers work on.
+// The offers by which ranks announce memory that their peers' kernels use.
 
 #include "tutti/core/calls/persistent_offer.h"
 

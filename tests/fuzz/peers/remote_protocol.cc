@@ -1,4 +1,4 @@
-// What tutti-run and `tutti-run --remote-rank` say to each other through ssh, greetings included.
+// The messages between tutti-run and `tutti-run --remote-rank` through ssh, including greetings.
 
 #include "tools/run/remote_protocol.h"
 
@@ -10,7 +10,8 @@ namespace {
 using run::FrameKind;
 using run::FrameReader;
 
-// The first byte says whether a greeting may come first, and in pieces of which length all comes.
+// The first byte sets whether a greeting may come first, and the length of the pieces in which the
+// input arrives.
 bool parse_remote_protocol(std::string_view input) {
   const auto how = take_number_of(input, 1);
   const bool wants_preamble = (how & 1) != 0;

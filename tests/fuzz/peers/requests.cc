@@ -1,15 +1,15 @@
-// What ranks ask of the coordinator, and say of its plans. Whatever they do, all that it answers
-// can be read.
+// The requests of ranks to the coordinator, and their messages about plans. Whatever ranks send,
+// they must be able to read the coordinator's answers.
 
 #include "tests/fuzz/peers/agreement.h"
 
 namespace tutti::fuzz {
 namespace {
 
-// The input is messages: a rank, and the message as a part.
+// The input is a list of messages: a rank, and the message as a part.
 bool parse_requests(std::string_view input) {
   const auto options = agreement_options();
-  std::vector<std::string> told;  // rank 0
+  std::vector<std::string> told;  // the messages to rank 0
   Coordinator coordinator(options, kAgreeing, [&](int rank, std::span<const std::byte> message) {
     if (rank == 0) told.push_back(text_of(message));
   });
@@ -18,7 +18,8 @@ bool parse_requests(std::string_view input) {
       if (message[0] == static_cast<char>(MessageType::resend)) continue;
       try {
         read_answers(message, cache, options);
-      } catch (const NotAskedFor&) {  // but here the ranks have: the length stands in the input
+      } catch (const NotAskedFor&) {  // in this harness the ranks do have such tensors, because the
+                                      // input sets the length
       } catch (const Error& error) {
         throw Finding(std::string("a rank cannot read the coordinator's answer: ") + error.what());
       }
@@ -86,7 +87,7 @@ std::vector<std::string> seeds_of_requests() {
   std::vector<std::string> seeds;
   for (int kind = 0; kind < kCollectiveKindCount; ++kind) {
     if (static_cast<CollectiveKind>(kind) == CollectiveKind::recv)
-      continue;  // as the answer to send
+      continue;  // requested in the same way as a send
     Request request;
     request.name = "t";
     request.signature = allreduce_signature(6);
@@ -102,7 +103,7 @@ std::vector<std::string> seeds_of_requests() {
   member.signature.group = "g";
   member.signature.group_size = 1;
   const auto step = asked_by_all({a, member});
-  // Two equal steps lock plan 1, which a rank follows, gives up and leaves.
+  // Two equal steps lock plan 1. A rank follows it, gives it up and leaves it.
   auto joined = begin_message(MessageType::plan_joined),
        left = begin_message(MessageType::plan_left);
   joined.put(uint32_t{1});
@@ -120,7 +121,7 @@ std::vector<std::string> seeds_of_requests() {
   return seeds;
 }
 
-// Requests are kept, one of each rank for each name, until all ranks have asked.
+// The coordinator keeps one request of each rank for each name until all ranks have asked.
 const Registered registered_requests({.name = "requests",
                                       .parse = parse_requests,
                                       .seeds = seeds_of_requests,

@@ -1,4 +1,4 @@
-// The frames of the TCP store: requests as the server takes them, with the table that answers them,
+// The frames of the TCP store: requests as the server reads them, with the table that answers them,
 // and replies as a client reads them.
 
 #include "tests/fuzz/harness.h"
@@ -9,7 +9,7 @@
 namespace tutti::fuzz {
 namespace {
 
-// The next frame of a stream without its length, or nothing if it has not come in full.
+// Returns the next frame of a stream without its length, or nothing if it is incomplete.
 std::optional<std::string_view> take_store_frame(std::string_view& stream) {
   if (stream.size() < kStoreFrameHeader) return {};
   const size_t length = decode_frame_length(stream);

@@ -1,5 +1,5 @@
-// What the store holds of ranks that are gone: deaths that a launcher saw, failures that ranks
-// told, who goes on after a shrink. The first byte says which.
+// The store's records of ranks that are gone: deaths that a launcher saw, failures that ranks
+// reported, and the members that go on after a shrink. The first byte selects one of the three.
 
 #include "tests/fuzz/harness.h"
 #include "tutti/core/membership/survivors.h"
@@ -55,7 +55,7 @@ std::vector<std::string> seeds_of_deaths() {
   try {
     ToldFailure(*store, "tcp", 1, 3).fail(Error(ErrorCode::unavailable, "no way to rank 2"));
   } catch (const Error&) {
-    // It is told now.
+    // The failure is in the store now.
   }
   return {std::string(1, '\0') +
               encode_death({.who = {3, 1}, .pid = 4711, .signal = 9, .code = 0, .host = "n1"}),

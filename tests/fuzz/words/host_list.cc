@@ -27,7 +27,7 @@ std::vector<std::string> seeds_of_host_list() {
   return {"a:2,b,[fd00::1]:4", "host-1.cluster:65,user@host", "10.0.0.1:1"};
 }
 
-// At most 65,536 seats.
+// The parser accepts at most 65,536 seats.
 const Registered registered_host_list({.name = "host_list",
                                        .parse = parse_host_list,
                                        .seeds = seeds_of_host_list,

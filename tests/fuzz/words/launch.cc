@@ -1,4 +1,4 @@
-// What launchers say in the environment, as lines of NAME=VALUE.
+// The launchers' environment variables, as lines of NAME=VALUE.
 
 #include "tutti/core/launch/launch.h"
 
@@ -28,7 +28,7 @@ std::vector<std::string> seeds_of_launch() {
       "SLURM_PROCID=3\nSLURM_LOCALID=1\nSLURM_NODEID=1\nSLURM_JOB_ID=7\nSLURM_STEP_ID=0\n"
       "SLURM_STEP_NUM_TASKS=4\nSLURM_STEP_NODELIST=n[1-2]\nSLURM_STEP_TASKS_PER_NODE=2(x2)\n"
       "SLURM_SRUN_COMM_PORT=40001";
-  // A few words that stand for 65,536 long names: libFuzzer found that all of them were made.
+  // A short text for 65,536 long names. libFuzzer found that the parser made all of them.
   const auto many = "n[1-256]" + std::string(200, 'x') + "[1-256]";
   return {
       "TUTTI_RANK=3\nTUTTI_SIZE=4\nTUTTI_LOCAL_RANK=1\nTUTTI_LOCAL_SIZE=2\nTUTTI_STORE=tcp://h:1",

@@ -23,7 +23,7 @@ bool parse_options(std::string_view input) {
   check_options(options);
   probe_settings(options);
   backend_folders(options);
-  // What is printed of the settings can be read again and says the same.
+  // The printed settings can be read again and give the same options.
   Environment again;
   for (const auto& row : describe_options(options))
     if (row.value != row.default_value && !row.variable.starts_with("TUTTI_SECRET"))

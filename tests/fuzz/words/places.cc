@@ -1,5 +1,5 @@
-// What ranks leave for each other in the store before they know each other: who they are, their
-// settings, where to meet. The first byte says which.
+// The records that ranks leave in the store before they know each other: their identity, their
+// settings, and where to meet. The first byte selects one of the three.
 
 #include "tutti/core/meeting/places.h"
 

@@ -1,4 +1,4 @@
-// Names of backends, from TUTTI_BACKEND and TUTTI_ALGORITHMS: those become names of files.
+// Names of backends from TUTTI_BACKEND and TUTTI_ALGORITHMS, which become names of files.
 
 #include "tests/fuzz/harness.h"
 #include "tutti/backends/plugins.h"

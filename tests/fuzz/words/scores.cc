@@ -1,4 +1,4 @@
-// TUTTI_ALGORITHMS: which algorithm and backend run what.
+// TUTTI_ALGORITHMS: which algorithm and backend run which operations.
 
 #include "tests/fuzz/harness.h"
 #include "tutti/collectives/chooser.h"
@@ -6,7 +6,7 @@
 namespace tutti::fuzz {
 namespace {
 
-// The first byte is the determinism that is asked for.
+// The first byte is the requested determinism.
 bool parse_scores(std::string_view input) {
   const auto determinism = static_cast<Determinism>(take_number_of(input, 1) % 3);
   const Chooser chooser(input, determinism);

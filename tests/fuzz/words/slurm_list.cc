@@ -1,4 +1,4 @@
-// Slurm's compressed lists: of hosts, if the first byte is 0, else of task counts.
+// Slurm's compressed lists: hosts if the first byte is 0, otherwise task counts.
 
 #include "tutti/core/launch/slurm_list.h"
 

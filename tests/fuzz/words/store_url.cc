@@ -1,4 +1,4 @@
-// TUTTI_STORE, where it is the address of a store.
+// TUTTI_STORE as the address of a store.
 
 #include "tests/fuzz/harness.h"
 #include "tutti/core/launch/meeting.h"

@@ -11,20 +11,20 @@ namespace {
 
 using Kind = Fault::Kind;
 
-// Returns whether the last message of a rank that breaks may be lost: the buffer may be too small
-// for it, or the process may end first.
+// Returns whether the last message of a breaking rank may be lost. The buffer may be too small for
+// it, or the process may end first.
 bool may_not_leave(const World& world) {
   return world.over_streams && (world.buffer <= 8192 || world.bandwidth > 0);
 }
 
 bool touches(const Fault& fault, int rank) { return fault.rank == rank || fault.peer == rank; }
 
-// Whether a rank may be called dead: it died, or its link ended.
+// Returns whether a rank may be called lost: it died, or its link ended.
 bool may_be_lost(const View& view, int rank, Micros by) {
   const RankRecord& state = view.rank(rank);
   if (state.killed != kNever && state.killed <= by) return true;
-  // A rank that broke off because of a third one is gone; why may be stuck in a link, and where the
-  // store does not answer nobody waits for it.
+  // A rank that broke off because of a third one is gone. Its reason may be stuck in a link, and
+  // without an answer of the store nobody waits for it.
   const bool is_stuck =
       std::any_of(view.from.faults.begin(), view.from.faults.end(), [](const Fault& fault) {
         return fault.kind == Kind::clog || fault.kind == Kind::delay ||
@@ -39,12 +39,12 @@ bool may_be_lost(const View& view, int rank, Micros by) {
   });
 }
 
-// Whether a rank may be called silent: it or a link of it stood still for long enough.
+// Returns whether a rank may be called silent: the rank or one of its links hung for long enough.
 bool may_be_silent(const View& view, int rank, Micros by) {
   const Micros limit = view.from.world.peer_timeout;
   for (const auto& [since, until] : view.rank(rank).stopped)
     if (until == kNever || until - since >= limit / 2) return true;
-  // A rank that is broken answers nothing, until its program closes.
+  // A broken rank does not answer until its program closes.
   const Micros broken = view.rank(rank).broken;
   if (may_not_leave(view.from.world) && broken != kNever && broken + limit / 2 <= by) return true;
   return std::any_of(view.from.faults.begin(), view.from.faults.end(), [&](const Fault& fault) {
@@ -57,7 +57,7 @@ bool may_be_silent(const View& view, int rank, Micros by) {
       case Kind::delay:
       case Kind::slow_link:
         return touches(fault, rank);
-      case Kind::kill:  // the end of its link may come late
+      case Kind::kill:  // the end of its link may be seen late
         return fault.rank == rank;
       default:
         return false;
@@ -65,7 +65,7 @@ bool may_be_silent(const View& view, int rank, Micros by) {
   });
 }
 
-// Whether something was pending for as long as TUTTI_OPERATION_TIMEOUT by then.
+// Returns whether an operation had been pending for TUTTI_OPERATION_TIMEOUT at the time `by`.
 bool was_pending_too_long(const View& view, Micros by) {
   const Micros limit = view.from.world.operation_timeout;
   if (limit == 0) return false;
@@ -77,7 +77,8 @@ bool was_pending_too_long(const View& view, Micros by) {
                      });
 }
 
-// Operations that are submitted at once are taken or refused at once.
+// Returns whether a name of the call was pending already. Operations that are submitted together
+// are accepted or refused together.
 bool is_pending_twice(const View& view, const OperationRecord& operation) {
   const auto& together = view.oracle.action_of(operation).operations;
   return std::any_of(
@@ -91,8 +92,8 @@ bool is_pending_twice(const View& view, const OperationRecord& operation) {
       });
 }
 
-// Returns whether, as far as rank 0 had heard, the rank that the error names had joined without the
-// others while the operation was pending.
+// Returns whether rank 0 may have seen the rank that the error names as joined while the operation
+// was pending.
 bool had_joined(const View& view, const OperationRecord& operation) {
   const Micros late = view.from.faults.empty() ? 3 * longest_way(view.from) : kSecond * 3600;
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
@@ -102,8 +103,8 @@ bool had_joined(const View& view, const OperationRecord& operation) {
   });
 }
 
-// Returns whether this send may have met a receive from any rank that it does not fit. That receive
-// may have failed before its rank heard of the send.
+// Returns whether this send may have met a mismatching receive from any rank. That receive may have
+// failed before its rank learned of the send.
 bool may_have_met_another(const View& view, const Meeting& meeting, const OperationRecord& send) {
   const Operation& sent = *view.oracle.operation_of(send);
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
@@ -115,7 +116,7 @@ bool may_have_met_another(const View& view, const Meeting& meeting, const Operat
 }
 
 std::string why_not_mismatch(const View& view, const OperationRecord& operation) {
-  // A call that never meets ends the communicator, so any rank may report a mismatch.
+  // Calls that never match end the communicator, so any rank may report a mismatch.
   if (view.from.world.serves_blocking && mixes_calls(view.from)) return "";
   const Meeting* meeting = view.oracle.meeting_of(operation);
   if (met_a_joined_rank(operation) && !had_joined(view, operation))
@@ -130,8 +131,8 @@ std::string why_not_mismatch(const View& view, const OperationRecord& operation)
   return may_never_meet ? "" : "the ranks agree";
 }
 
-// Returns whether `rank` left while its send to a receive from any rank was pending. The receive
-// may have matched it, and then it needs that rank.
+// Returns whether `rank` left while its send to this receive from any rank was pending. The two may
+// have matched already, and then the receive needs that rank.
 bool left_a_send(const View& view, int rank, const OperationRecord& receive) {
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
     const Operation* asked = view.oracle.operation_of(one);
@@ -141,8 +142,8 @@ bool left_a_send(const View& view, int rank, const OperationRecord& receive) {
   });
 }
 
-// Returns whether a rank left by then that a part of the call needs. A blocking call that sends and
-// receives has one error, of either.
+// Returns whether a rank that a part of the call needs had left by then. A blocking sendrecv has
+// one error for both parts.
 bool has_needed_left(const View& view, const OperationRecord& operation) {
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
     const bool is_of_call = one.site.rank == operation.site.rank &&
@@ -157,9 +158,9 @@ bool has_needed_left(const View& view, const OperationRecord& operation) {
   });
 }
 
-// Returns whether the call may have failed though its backend tells no reason: by itself, or
-// because a rank that had left was killed before all that it had sent had come. A blocking call
-// then names the first rank whose farewell has come.
+// Returns whether a blocking call may have failed without a reason from its backend. It failed by
+// itself, or a rank that had left was killed before all its data had arrived. The call then names
+// the first rank whose farewell it received.
 bool may_lack_a_reason(const View& view, const OperationRecord& operation) {
   if (view.oracle.action_of(operation).kind != Action::Kind::block) return false;
   return std::ranges::any_of(view.from.faults, [&](const Fault& fault) {
@@ -173,7 +174,8 @@ bool may_lack_a_reason(const View& view, const OperationRecord& operation) {
   });
 }
 
-// Returns whether a part of a blocking call is between two ranks of which one has no memory for it.
+// Returns whether a part of a blocking call goes between two ranks of which one has no memory for
+// pairs.
 bool lacks_memory(const View& view, const OperationRecord& operation) {
   const int poor = view.from.world.lacks_memory;
   const Action& action = view.oracle.action_of(operation);
@@ -197,13 +199,13 @@ std::string why_not_left(const View& view, const OperationRecord& operation) {
   if (own.broken != kNever && own.error_rank == named) return "";
   if (may_lack_a_reason(view, operation)) return "";
   if (!has_needed_left(view, operation)) return "no rank that it needs had left";
-  // A receive from any rank names the first of those that left, and so does what was sent for it.
+  // A receive from any rank names the first rank that left, and so does a send that it may take.
   for (const auto& one : view.record.operations) {
     if (one.name != operation.name || view.oracle.is_join(one)) continue;
     if (view.oracle.operation_of(one)->root == kAnyRank) return "";
   }
-  // A needed rank that left because another one did names that one. A blocking call that sends and
-  // receives has one error, of either.
+  // If a needed rank left because of another one, the error names that other rank. A blocking
+  // sendrecv has one error for both parts.
   const Action& action = view.oracle.action_of(operation);
   for (const auto& part : action.operations) {
     const bool is_pair = part.kind == CollectiveKind::send || part.kind == CollectiveKind::recv;
@@ -213,19 +215,19 @@ std::string why_not_left(const View& view, const OperationRecord& operation) {
       if (closing != kNever && closing <= operation.ended && leaver.closing <= closing) return "";
     }
   }
-  // Rank 0 matches names, so all need it.
+  // Rank 0 matches names, so all operations need it.
   if (meeting != nullptr && meeting->is_pair && named != 0 && named != meeting->from &&
       named != meeting->to)
     return "it does not need that rank";
   return "";
 }
 
-// Whoever tells of a rank that left passes on that rank's error, not its own.
+// The error about a rank that left must contain that rank's own error text.
 std::string why_not_its_text(const View& view, const OperationRecord& operation) {
   const std::string& said = view.rank(operation.error_rank).closing_error;
   const bool tells_one = operation.error_text.find("because of an error (") != std::string::npos;
   if (said.empty()) return tells_one ? "that rank closed without an error" : "";
-  // A link that ends may take the farewell along.
+  // The farewell may be lost with a link that ends.
   if (!tells_one && (view.has_fault(Kind::half_open) || view.has_fault(Kind::reset))) return "";
   const bool is_told =
       operation.error_text.find("because of an error (" + said + ")") != std::string::npos;
@@ -251,7 +253,7 @@ std::string why_not(const View& view, const OperationRecord& operation) {
     case ErrorCode::peer_lost:
       if (!is_named) return "it names no rank";
       if (!may_be_lost(view, named, operation.ended)) return "that rank lives, and its links do";
-      // A rank waits for the record of a death before it reports one.
+      // A rank waits for the record of a death before it reports the death.
       if (from.faults.size() == 1 && has(Kind::kill) && view.rank(named).killed != kNever &&
           from.world.has_launcher &&
           operation.error_text.find("killed by signal") == std::string::npos)
@@ -284,7 +286,7 @@ std::string why_not(const View& view, const OperationRecord& operation) {
     case ErrorCode::unavailable:
       return has(Kind::operation_fails) ? "" : "no operation failed by itself";
     case ErrorCode::internal:
-      // The reason is waited for, but not for ever.
+      // A rank waits for the reason only for a limited time.
       if (from.world.fails_before_reason &&
           (has(Kind::clog) || has(Kind::half_open) || has(Kind::delay) || has(Kind::slow_link)))
         return "";
@@ -321,7 +323,7 @@ void errors_have_one_cause(const View& view, Findings& findings) {
                             voice.record->error_text, first->site.rank, first->error_text)});
     }
   }
-  // One loss has one victim, whom all survivors name.
+  // After one loss, all survivors must name the same rank.
   if (view.from.faults.size() != 1 || view.record.damaged != kNever) return;
   int named = -1;
   for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {

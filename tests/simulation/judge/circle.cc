@@ -6,11 +6,11 @@ namespace tutti::simulation {
 
 namespace {
 
-// Returns whether an operation can never end because a rank did not ask for it, or gave it up.
+// Returns whether an operation can never end, because a rank did not submit it or gave it up.
 bool is_missed(const View& view, const Meeting* meeting) {
   if (meeting == nullptr || !meeting->is_complete()) return true;
   const auto failed = [](const auto& one) { return one.second.record->error_code != 0; };
-  // A rank whose join failed is not excused.
+  // A rank whose join failed counts as missing.
   const auto is_failed_join = [&](const OperationRecord& one) {
     return view.oracle.is_join(one) && one.error_code != 0 &&
            std::ranges::find(meeting->joined, one.site.rank) != meeting->joined.end();
@@ -39,19 +39,20 @@ bool waits_in_a_circle(const View& view) {
     const Meeting* meeting = view.oracle.meeting_of(operation);
     const Action& action = view.oracle.action_of(operation);
     const bool is_both = action.kind == Action::Kind::block && action.operations.size() > 1;
-    // Parts of one action wait for each other, on every rank that takes part in them.
+    // The parts of one action wait for each other, on every rank that takes part in them.
     const bool may_wait =
         is_missed(view, meeting) || std::ranges::any_of(meeting->voices, [&](const auto& one) {
           return has_missed_part(view, one.second.record->site);
         });
     if (!may_wait) return false;
-    // A rank that gave it up and left keeps nobody waiting, unless another half of the call does.
+    // A rank that gave the operation up and left does not keep the others waiting, except in a
+    // sendrecv, whose other part may still wait.
     if (!is_both && meeting != nullptr &&
         std::ranges::any_of(meeting->voices, [&](const auto& one) {
           return one.second.record->error_code != 0 && view.rank(one.first).farewell != kNever;
         }))
       return false;
-    // A rank that has left keeps nobody waiting.
+    // A rank that has left does not keep the others waiting.
     const auto has_left = [&](int rank) { return view.rank(rank).closing != kNever; };
     if (!is_both && meeting != nullptr && std::ranges::any_of(meeting->absent, has_left))
       return false;

@@ -23,9 +23,9 @@ bool is_closed_over(const OperationRecord& operation) {
   return !operation.is_refused && has_code(operation.error_code, {ErrorCode::closed});
 }
 
-// Returns how often a rank that left has joined as its peers count it. A join over which it closed
-// counts if rank 0 was asked for it. Rank 0 is, at the latest before the farewell, unless something
-// else of that rank was pending too; then it is in doubt. A fault may take the farewell along.
+// Returns how many joins of a leaving rank its peers count. A join that was pending when the rank
+// closed counts if rank 0 had received its request. Rank 0 receives it before the farewell, unless
+// something else of that rank was pending too; then it is in doubt. A fault may lose the farewell.
 int joins_of_leaver(const View& view, int rank, Doubt doubt) {
   const auto& all = view.record.operations;
   const bool is_in_doubt =
@@ -40,7 +40,7 @@ int joins_of_leaver(const View& view, int rank, Doubt doubt) {
   }));
 }
 
-// Returns the number of a join among those of its rank. One that failed has none.
+// Returns which join of its rank this one is, counted from 1 without the failed ones.
 int number_of_join(const View& view, const OperationRecord& join) {
   return 1 + static_cast<int>(
                  std::ranges::count_if(view.record.operations, [&](const OperationRecord& one) {
@@ -63,9 +63,9 @@ Micros needed_left(const View& view, const OperationRecord& operation, Doubt dou
     const Micros farewell = view.rank(rank).farewell;
     last = farewell == kNever || last == kNever ? kNever : std::max(last, farewell);
     if (farewell == kNever) continue;
-    // Rank 0 matches the names of all.
+    // Rank 0 matches all names.
     if (is_pair && rank != 0 && asked->root != rank) continue;
-    // It also says when all have joined.
+    // Rank 0 also announces when all ranks have joined.
     if (join > 0 && rank != 0 && joins_of_leaver(view, rank, doubt) >= join) continue;
     if (meeting != nullptr && meeting->voices.contains(rank)) {
       const auto& theirs = *meeting->voices.at(rank).record;

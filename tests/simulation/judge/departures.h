@@ -6,18 +6,18 @@
 #include "tests/simulation/judge/invariants.h"
 #include "tutti/base/error.h"
 
-// The judge needs these functions for its rules on when operations end and for those on errors.
+// Functions for the judge's rules on when operations end and with which errors.
 namespace tutti::simulation {
 
 /// Returns the name that findings give the operation.
 std::string name_of_call(const OperationRecord& operation);
 bool has_code(int code, std::initializer_list<ErrorCode> codes);
-/// Whether a join needs a rank that left is not always to be told: that rank closed over its own
-/// join and over other operations, which may have kept rank 0 from counting that join.
+/// How to count a join that its rank closed over. If other operations of that rank were pending
+/// too, rank 0 may not have counted the join, so the peers may or may not need that rank.
 enum class Doubt : uint8_t { is_needed, is_not_needed };
-/// Returns when a rank left that an operation needs and that has not finished it; kNever: none
-/// did. A receive from any rank needs the last one that may send. A join needs rank 0, and the
-/// ranks that have not joined as often.
+/// Returns the time at which the first rank left that an operation needs and that had not finished
+/// it, or kNever. A receive from any rank needs the last rank that may send. A join needs rank 0
+/// and the ranks that have joined less often.
 Micros needed_left(const View& view, const OperationRecord& operation, Doubt doubt);
 /// Returns whether ranks use one name for blocking and for asynchronous calls.
 bool mixes_calls(const Case& from);

@@ -1,4 +1,4 @@
-// When calls end, and with which errors.
+// The judge's rules on when calls end and with which errors.
 #include <gtest/gtest.h>
 
 #include "tests/simulation/judge/small_world.h"
@@ -16,7 +16,7 @@ bool is_fine(const SmallWorld& world, void (*invariant)(const View&, Findings&))
   return findings.empty();
 }
 
-// Rank 2 was killed at 10; the others heard of it at `heard`.
+// Returns a world in which rank 2 was killed at 10. The others learned of it at `heard`.
 SmallWorld killed(Micros heard) {
   SmallWorld world(std::string(kSums) + std::string(kKill));
   world.rank(2).killed = 10;
@@ -81,7 +81,8 @@ TEST(Ends, ADepartureIsHeardOfWithinThreeMessages) {
   EXPECT_TRUE(is_fine(late, errors_have_one_cause));
 }
 
-// Rank 2 joins and leaves at 20. Rank 0 joined at 0, and hears of a departure at `heard`.
+// Returns a world in which rank 2 joins, and leaves at 20. Rank 0 joined at 0, and learns of the
+// leaving at `heard`.
 SmallWorld joined_and_left(Micros heard) {
   SmallWorld world("world size=3\nranks 0,2: join\n");
   world.rank(2).closing = world.rank(2).farewell = 20;
@@ -92,7 +93,7 @@ SmallWorld joined_and_left(Micros heard) {
 
 TEST(Ends, AJoinNeedsNoRankThatLeftAfterItHadJoined) {
   SmallWorld world = joined_and_left(50000);
-  world.rank(1).closing = world.rank(1).farewell = 49000;  // because rank 2 did
+  world.rank(1).closing = world.rank(1).farewell = 49000;  // it leaves because of rank 2
   EXPECT_TRUE(is_fine(world, calls_end));
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
   world.operation(0, "join").ended = 49000 + 6300;
@@ -172,7 +173,7 @@ TEST(Ends, MemoryThatPeersReachMayBeWrittenAfterALoss) {
   lost.is_reached = true;
   EXPECT_TRUE(is_fine(world, the_broken_start_nothing));
   EXPECT_TRUE(is_fine(world, memory_outlives_its_use));
-  // Nobody writes what the ranks disagree on, or what ended well.
+  // No peer writes to the output after a mismatch or after a good end.
   world.rank(1).broken = kNever;
   lost.error_code = static_cast<int>(ErrorCode::mismatch);
   EXPECT_FALSE(is_fine(world, the_broken_start_nothing));
@@ -262,7 +263,7 @@ TEST(Ends, TwoOthersThatSendEachOtherDoNotNeedTheLeaver) {
   world.rank(3).closing = world.rank(3).farewell = 10;
   world.fail(1, "p", ErrorCode::peer_left, 3, 50);
   EXPECT_FALSE(is_fine(world, errors_have_one_cause));
-  world.operation(1, "p").error_rank = 0;  // which matches names
+  world.operation(1, "p").error_rank = 0;  // rank 0 matches names
   world.rank(0).closing = world.rank(0).farewell = 10;
   EXPECT_TRUE(is_fine(world, errors_have_one_cause));
 }

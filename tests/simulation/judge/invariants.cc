@@ -48,17 +48,18 @@ constexpr std::array<std::pair<int, int>, 12> kEdges = {{{0, 1},
                                                          {4, 5},
                                                          {5, 6}}};
 constexpr std::pair<int, int> kClosedWell = {4, 6};
-// A rank that takes more steps in a row without cause is busy. Over streams each step passes a few
-// bytes on of what lies there already.
+// Returns how many steps in a row a rank may take without cause before it counts as busy. Over
+// streams each step may move only a few of the bytes that are there.
 uint64_t most_in_vain(const Case& from) { return from.world.over_streams ? 2000 : 200; }
 
-// Whether all ranks do the same in every step, so that plans lock and nobody waits for stragglers.
+// Returns whether all ranks do the same in every step, so that plans lock and no rank waits for a
+// late one.
 bool is_steady(const Case& from) {
   if (!from.faults.empty() || from.world.size < 2) return false;
   const auto& scripts = from.ranks.front();
   for (const auto& other : from.ranks)
     if (other != scripts || other.size() != 1) return false;
-  std::vector<Action> first, step;  // the submits up to a wait
+  std::vector<Action> first, step;  // the submits before a wait
   const auto ends = [&] {
     if (first.empty()) first = step;
     const bool is_like_the_first = step == first;
@@ -131,8 +132,8 @@ void ranks_sleep_and_wake(const View& view, Findings& findings) {
 
 namespace {
 
-// Whether a receive from any rank was pending there that failed, so that it does not tell from whom
-// it would have taken.
+// Returns whether a receive from any rank was pending on `rank` and failed, so that its sender is
+// unknown.
 bool may_have_taken(const View& view, int rank, const std::string& name) {
   return std::ranges::any_of(view.record.operations, [&](const OperationRecord& one) {
     const Operation* asked = view.oracle.operation_of(one);
@@ -180,7 +181,7 @@ void results_are_right(const View& view, Findings& findings) {
 
 void refusals_change_nothing(const View& view, Findings& findings) {
   for (const auto& operation : view.record.operations) {
-    // A mismatch of calls that never meet ends the communicator, and with it what goes on.
+    // A mismatch of calls that never match ends the communicator and all that is pending.
     const Micros broken = view.rank(operation.site.rank).broken;
     const bool is_refusal = operation.is_refused ||
                             (operation.error_code == static_cast<int>(ErrorCode::mismatch) &&
@@ -193,7 +194,7 @@ void refusals_change_nothing(const View& view, Findings& findings) {
 }
 
 void leavers_finish_for_all(const View& view, Findings& findings) {
-  // A loss besides the departure may end what the leaver finished.
+  // Another loss may end an operation that the leaving rank had finished.
   Micros lost = std::numeric_limits<Micros>::max();
   for (const auto& state : view.record.ranks)
     for (const Micros at : {state.broken, state.killed})
@@ -206,15 +207,15 @@ void leavers_finish_for_all(const View& view, Findings& findings) {
         const auto& theirs = *voice.record;
         const Micros own_end = view.rank(other).closing;
         if (other == leaver || theirs.ended == kNever || view.is_damaged(theirs.ended)) continue;
-        // A rank may close over its own operations, and may give memory back too soon.
+        // A rank may close while its operations are pending, and may give memory back too early.
         if (theirs.error_code == static_cast<int>(ErrorCode::invalid_argument)) continue;
-        // A call that sends and receives has one error for both.
+        // A blocking sendrecv has one error for both parts.
         if (view.oracle.action_of(theirs).kind == Action::Kind::block &&
             view.oracle.action_of(theirs).operations.size() > 1)
           continue;
         if (own_end != kNever && own_end <= theirs.ended) continue;
         if (lost <= theirs.ended) continue;
-        // Nor does it end where yet another rank left without having finished it.
+        // Nor must the operation end well if another needed rank left without having finished it.
         const auto has_left_before = [&](int rank) {
           const Micros farewell = view.rank(rank).farewell;
           return farewell != kNever && farewell <= theirs.ended;
@@ -233,7 +234,7 @@ void leavers_finish_for_all(const View& view, Findings& findings) {
               fmt::format("{} failed, but rank {}, which left, had finished it", called(theirs),
                           leaver));
         const bool left_it = left.record->error_code == static_cast<int>(ErrorCode::closed);
-        // It may have been over here before this rank heard of the departure.
+        // The operation may have ended on this rank before it learned of the leaving.
         const Micros way = view.from.world.over_streams
                                ? 3 * longest_way(view.from)
                                : 3 * view.from.world.latency + kSecond / 500;
@@ -272,8 +273,8 @@ void queues_have_one_order(const View& view, Findings& findings) {
 
 namespace {
 
-// Returns whether peers may still write there: they have not heard yet of the loss, the departure
-// or the limit that ended it here.
+// Returns whether peers may still write to the operation's output. They may not have learned yet of
+// the loss, the leaving or the limit that ended it on this rank.
 bool may_still_be_written(const View& view, const OperationRecord& operation) {
   if (!operation.is_reached || operation.is_refused || operation.error_code == 0) return false;
   if (has_code(operation.error_code, {ErrorCode::invalid_argument})) return false;
@@ -332,7 +333,7 @@ void negotiation_is_short(const View& view, Findings& findings) {
         fmt::format("{} batches took {} messages, of which {} would do", batches, messages,
                     allowed));
   if (!is_replayable(view.from)) return;
-  // So many steps are looked at before the next one is replayed for the first time.
+  // The number of steps after which a step is replayed for the first time.
   const auto first = static_cast<size_t>(view.from.world.replay_after) + 1;
   size_t ranks_that_allocate = 0;
   for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
@@ -343,8 +344,8 @@ void negotiation_is_short(const View& view, Findings& findings) {
     if (messages > 0)
       add(findings, 10,
           fmt::format("rank {} sent {} messages in steps that are replayed", rank, messages));
-    // Operations that run at once need memory each, which later steps use again. How many run at
-    // once is chance, so a step may need more memory than those before it, but not every step of
+    // Operations that run at the same time each need memory, which later steps reuse. Their number
+    // is chance. So a step may need more memory than the steps before it, but not every step of
     // every rank.
     constexpr size_t kEnough = 3;
     if (!has_only_allreduces(view.from) || steps.size() < first + kEnough) continue;
@@ -412,7 +413,7 @@ void ends_are_counted(const View& view, Findings& findings) {
 void nothing_is_left(const View& view, Findings& findings) {
   for (size_t rank = 0; rank < view.record.ranks.size(); ++rank) {
     const RankRecord& state = view.record.ranks[rank];
-    // A rank that waits for ever is not over (I1).
+    // A rank that waits for ever has not closed; I1 reports it.
     if (state.killed != kNever || state.over == kNever) continue;
     view.looks(13);
     const int left = state.entries_left + state.runs_left + state.tickets_left + state.regions_left;
@@ -429,7 +430,7 @@ void callbacks_run_once(const View& view, Findings& findings) {
         is_killed(view, operation))
       continue;
     view.looks(14);
-    // Without memory a callback is destroyed.
+    // If memory runs out, a callback is destroyed without a call.
     if (operation.callbacks == 0 && view.record.memory_ran_out) continue;
     const int expected = operation.ended == kNever ? 0 : 1;
     if (operation.callbacks != expected)
@@ -472,7 +473,7 @@ Findings check(const Case& from, const Record& record, Looks* looks) {
         phases_follow_the_drawing, ends_are_counted, nothing_is_left, callbacks_run_once,
         the_idle_are_left_alone, memory_outlives_its_use})
     invariant(view, findings);
-  // A program that waits in a circle need not end, nor let go of what it waits for.
+  // A program that waits in a circle need not end, nor release its operations.
   const bool is_any_busy = std::ranges::any_of(record.ranks, [&](const RankRecord& state) {
     return state.most_steps_in_vain > most_in_vain(from);
   });

@@ -10,29 +10,29 @@
 
 namespace tutti::simulation {
 
-/// One promise that a run did not keep.
+/// A broken promise of a run.
 struct Finding {
-  int invariant = 0;  // its number below
+  int invariant = 0;  // the number of the invariant, as below
   std::string text;
 };
 using Findings = std::vector<Finding>;
 
-/// How many operations, ranks or calls each invariant has looked at.
+/// How many operations, ranks or calls each invariant has checked.
 using Looks = std::array<uint64_t, 18>;
 
-/// The invariants look at this.
+/// The input of the invariants.
 struct View {
   View(const Case& the_case, const Record& the_record)
       : from(the_case), record(the_record), oracle(the_case, the_record) {}
   const RankRecord& rank(int number) const { return record.ranks.at(static_cast<size_t>(number)); }
   bool has_fault(Fault::Kind kind) const;
-  /// A message with a wrong byte may name what no rank asks for, and a byte that differs within one
-  /// may be any other number: what ends later can be anything.
+  /// Returns whether a message with a wrong byte was written by then. Such a message may name
+  /// anything or hold any number, so everything that ends later is undefined.
   bool is_damaged(Micros by) const { return record.damaged != kNever && record.damaged <= by; }
-  /// Whether what is pending may wait for ever: for what a message with a wrong byte named. It ends
-  /// once a rank breaks off, or when its time is over.
+  /// Returns whether pending operations may wait for ever because a damaged message named something
+  /// else. They end once a rank breaks off or the operation timeout is over.
   bool may_wait_for_ever() const;
-  /// Counts what an invariant has looked at: none at all proves nothing.
+  /// Counts a check of an invariant. An invariant that checked nothing proves nothing.
   void looks(int invariant) const { ++looked[static_cast<size_t>(invariant)]; }
   const Case& from;
   const Record& record;
@@ -40,56 +40,57 @@ struct View {
   mutable Looks looked{};
 };
 
-/// All of them. I17, that one case has one trace, needs two runs.
-/// `looks`: what they looked at is added to it.
+/// Checks all invariants, except I17 (one case has one trace), which needs two runs. Adds the
+/// number of checks to `looks`.
 Findings check(const Case& from, const Record& record, Looks* looks = nullptr);
 
-// I1: every call ends, and soon enough after what made it end.
+// I1: every call ends, soon enough after the cause of its end.
 void calls_end(const View& view, Findings& findings);
-// I2: no wake-up is lost, and no rank is busy with nothing.
+// I2: no wake-up is lost, and no rank is busy without work.
 void ranks_sleep_and_wake(const View& view, Findings& findings);
-// I3: what ends well equals the plain model to the bit.
+// I3: a result equals that of the plain model to the bit.
 void results_are_right(const View& view, Findings& findings);
-// I4: what was refused is unchanged to the byte.
+// I4: the memory of a refused operation is unchanged to the byte.
 void refusals_change_nothing(const View& view, Findings& findings);
-// I5: each error has its cause, one on all ranks.
+// I5: each error has its cause, the same on all ranks.
 void errors_have_one_cause(const View& view, Findings& findings);
-// I6: what a leaver finished ends on all, and nothing else that needs it does.
+// I6: an operation that a leaving rank finished ends well on all ranks. Every other operation that
+// needs this rank fails.
 void leavers_finish_for_all(const View& view, Findings& findings);
-// I7: each queue has one growing order on all ranks.
+// I7: the tags of each queue grow in the same order on all ranks.
 void queues_have_one_order(const View& view, Findings& findings);
-// I7 too: a rank that has started all before a bucket which another rank vetoed takes part at once.
+// I7 too: if one rank vetoes a bucket, each other rank takes part in it as soon as it has started
+// all buckets before.
 void vetoes_are_heard(const View& view, Findings& findings);
 // I8: nothing starts after `broken`, no memory is touched once its Work is done, and each operation
 // is released once.
 void the_broken_start_nothing(const View& view, Findings& findings);
 // I9: after its farewell a rank starts nothing and sends nothing about operations.
 void farewells_are_final(const View& view, Findings& findings);
-// I10: equal steps without faults need two messages a batch and rank at most. Once they are
+// I10: equal steps without faults need at most two messages for each batch and rank. Once they are
 // replayed they need neither messages nor memory.
 void negotiation_is_short(const View& view, Findings& findings);
-// I11: phases follow the drawing.
+// I11: phases change as the drawing allows.
 void phases_follow_the_drawing(const View& view, Findings& findings);
-// I12: a Work that is seen done is counted, and nothing else is.
+// I12: every Work that is seen done is counted, and nothing else.
 void ends_are_counted(const View& view, Findings& findings);
-// I13: at the end nothing is left.
+// I13: nothing is left at the end.
 void nothing_is_left(const View& view, Findings& findings);
-// I14: each callback runs once, after the end.
+// I14: each callback runs once, after the end of its operation.
 void callbacks_run_once(const View& view, Findings& findings);
-// I15: pings are sent only while something is pending.
+// I15: pings are sent only while an operation is pending.
 void the_idle_are_left_alone(const View& view, Findings& findings);
-// I16: retired memory goes only when it is not used.
+// I16: memory that was given back is freed only when nothing uses it.
 void memory_outlives_its_use(const View& view, Findings& findings);
 
-/// Returns whether the ranks wait for each other in a circle: each waits for what another one never
-/// asks for. That is a mistake of the program, not of the communicator.
+/// Returns whether the ranks wait for each other in a circle: each waits for an operation that
+/// another one never submits. That is a mistake of the program, not of the communicator.
 bool waits_in_a_circle(const View& view);
 
-/// The longest way of a message, behind all data that there is.
+/// Returns the longest time that a message may need, behind all other data.
 Micros longest_way(const Case& from);
 
-/// Why an operation may not have ended with the error that it has, as docs/failures.md says;
-/// empty: it may.
+/// Returns why an operation may not have ended with its error according to docs/failures.md, or "".
 std::string why_not(const View& view, const OperationRecord& operation);
 
 }  // namespace tutti::simulation

@@ -1,4 +1,4 @@
-// Each invariant keeps still about a record that is right, and finds the one thing that is wrong.
+// Each invariant accepts a correct record, and finds the one mistake in a changed one.
 #include "tests/simulation/judge/invariants.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::string texts(const Findings& findings) {
   return text;
 }
 
-// The invariant finds nothing before `change`, and something after it.
+// Expects that the invariant finds nothing before `change` and something after it.
 template <class Change>
 void breaks(void (*invariant)(const View&, Findings&), int number, Change change,
             std::string_view text = kTwoSums) {

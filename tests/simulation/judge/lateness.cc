@@ -1,4 +1,4 @@
-// I1 asks when calls must have ended.
+// I1: the times by which calls must have ended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace tutti::simulation {
 using Kind = Fault::Kind;
 
 Micros longest_way(const Case& from) {
-  // To be woken and to take turns costs a moment, and pollers count milliseconds.
+  // Waking up and taking turns costs a moment, and pollers count whole milliseconds.
   constexpr Micros kTurns = kSecond / 500;
   Micros way = from.world.latency + kTurns;
   int64_t bandwidth = from.world.bandwidth;
@@ -23,16 +23,16 @@ Micros longest_way(const Case& from) {
   }
   int64_t copies = 1;
   if (from.world.over_streams) {
-    // A buffer passes its bytes once in the time that they and the answer to them take. The rounds
-    // of a schedule bring the elements, with a frame around them, to several ranks; a long message
-    // is announced first.
+    // A stream passes one buffer in the time that its bytes and the acknowledgement need. A
+    // schedule's rounds send the elements, each with a header, to several ranks. A long message is
+    // announced first.
     const int64_t by_buffer = from.world.buffer * kSecond / (2 * way);
     bandwidth = bandwidth == 0 ? by_buffer : std::min(bandwidth, by_buffer);
     copies = 2 * from.world.size;
     way *= 4;
   }
   if (bandwidth == 0) return way;
-  int64_t bytes = 1 << 14;  // control messages
+  int64_t bytes = 1 << 14;  // bytes of control messages
   for (const auto& scripts : from.ranks)
     for (const auto& script : scripts)
       for (const auto& action : script)
@@ -42,30 +42,30 @@ Micros longest_way(const Case& from) {
 
 namespace {
 
-// Returns whether rank 0 asked for names that its cache had forgotten: a request then travels to it
+// Returns whether rank 0 asked for names that its cache had forgotten. Then requests are sent
 // twice.
 bool asks_again(const View& view) {
   return view.rank(0).messages[static_cast<size_t>(MessageType::resend)] > 0;
 }
 
-// Holds how long after each kind of cause I1 lets a call go on.
+// How long I1 lets a call go on after each kind of cause.
 struct Limits {
   explicit Limits(const View& view) : Limits(view.from, asks_again(view) ? 5 : 3) {}
   Limits(const Case& from, int ways)
-      :  // The farewell and a request reach rank 0, then its answer comes; a pair that a peer
-         // leaves is asked for once more.
+      :  // The farewell and a request reach rank 0, and its answer comes back. A pair that a peer
+         // leaves is requested once more.
         left(ways * longest_way(from) + (from.world.cannot_cancel ? kSecond / 4 : 0)),
         lost(left + kSecond * 3 / 10 + (from.world.fails_before_reason ? kSecond : 0)),
         silent(longest_way(from) + from.world.peer_timeout * 5 / 4),
         limit(from.world.operation_timeout == 0 ? 0 : from.world.operation_timeout + kSecond),
-        // A plan is given up that waits for a second, and its operations are asked for anew.
-        // Some backends end late what they cannot cancel.
+        // A plan that waits for a second is given up, and its operations are negotiated again. Some
+        // backends end late if they cannot cancel.
         well(kSecond + 20 * longest_way(from) + (from.world.cannot_cancel ? kSecond / 2 : 0)) {}
   Micros sum() const { return left + lost + silent + limit + never_meets; }
   const Micros left, lost, silent, limit, well, never_meets = 2 * kSecond;
 };
 
-// Returns when the last thing happened that an operation may have waited for.
+// Returns the time of the last event that an operation may have waited for.
 Micros last_cause(const View& view, const OperationRecord& operation) {
   Micros last = operation.submitted;
   if (!view.from.faults.empty()) last = std::max(last, view.from.world.heals_at);
@@ -78,8 +78,8 @@ Micros last_cause(const View& view, const OperationRecord& operation) {
     for (const auto& one : view.record.operations)
       if (view.oracle.is_join(one) && one.submitted <= operation.ended)
         last = std::max(last, one.submitted);
-  // A rank that was needed, but did not ask for it, goes on until it closes or ends; so may one
-  // that joins last.
+  // A rank that is needed but did not submit the operation goes on until it closes or ends. So may
+  // the last rank that joins.
   const bool waits_for_ends = view.record.damaged != kNever || meeting == nullptr ||
                               !meeting->is_complete() ||
                               !meeting->voices.begin()->second.group.empty();
@@ -91,29 +91,29 @@ Micros last_cause(const View& view, const OperationRecord& operation) {
   return last;
 }
 
-// Returns the latest end that the cause of the error allows, if it had no other cause; kNever: any.
+// Returns the latest end that the cause of the error allows, if it is the only cause; kNever: any.
 Micros sharp_end(const View& view, const OperationRecord& operation, const Limits& limits) {
   const auto& faults = view.from.faults;
   if (operation.error_rank < 0 || operation.error_rank >= view.from.world.size) return kNever;
   const RankRecord& named = view.rank(operation.error_rank);
-  // A call that sends and receives ends when both halves are over.
+  // A blocking sendrecv ends when both parts are over.
   const Action& action = view.oracle.action_of(operation);
   if (!view.oracle.is_join(operation) && action.kind == Action::Kind::block &&
       action.operations.size() > 1)
     return kNever;
   if (faults.empty() && has_code(operation.error_code, {ErrorCode::peer_left})) {
     const Operation* asked = view.oracle.operation_of(operation);
-    if (asked != nullptr && asked->root == kAnyRank) return kNever;  // what it took is not known
-    // A join goes on beside a rank that left after it had joined, until one leaves that had not.
+    if (asked != nullptr && asked->root == kAnyRank) return kNever;  // its sender is not known
+    // A join goes on after a rank left that had joined, until a rank leaves that had not.
     Micros left = needed_left(view, operation, Doubt::is_not_needed);
-    // A pair that two ranks have prepared goes on without rank 0, until one of the two leaves.
+    // A prepared pair goes on without rank 0, until one of its two ranks leaves.
     const bool is_pair = asked != nullptr && (asked->kind == CollectiveKind::send ||
                                               asked->kind == CollectiveKind::recv);
     if (is_pair && asked->root > 0 && left != kNever && view.rank(asked->root).farewell != kNever)
       left = std::max(left, view.rank(asked->root).farewell);
     return left == kNever ? kNever : std::max(operation.submitted, left) + limits.left;
   }
-  // Calls that never meet end with an error once all ranks wait.
+  // Calls that never match end with an error once all ranks wait.
   if (faults.empty() && has_code(operation.error_code, {ErrorCode::mismatch}) &&
       view.from.world.serves_blocking && mixes_calls(view.from)) {
     const Meeting* meeting = view.oracle.meeting_of(operation);
@@ -152,7 +152,7 @@ void calls_end(const View& view, Findings& findings) {
                             meeting->is_complete() && !is_both &&
                             meeting->voices.begin()->second.group.empty();
     Micros due = last_cause(view, operation) + (is_healthy ? limits.well : 2 * limits.sum());
-    // A join waits for others as long as these go on.
+    // A join waits as long as the other ranks go on.
     if (view.oracle.is_join(operation)) due = operation.ended;
     if (operation.error_code != 0)
       if (const Micros sharp = sharp_end(view, operation, limits); sharp != kNever)

@@ -41,7 +41,8 @@ std::string shape_of(const Operation& operation, bool without_rows) {
   return operation.width == 0 ? rows : fmt::format("{}x{}", rows, operation.width);
 }
 
-// All ranks must say this alike; scatter's shape and rows are the root's alone.
+// Returns the parameters that all ranks must give alike. In a scatter only the root gives the shape
+// and rows.
 std::string must_agree(const Voice& voice) {
   const Operation& said = *voice.operation;
   std::string text = fmt::format("{} in group \"{}\" of {}", to_string(said.kind), voice.group,
@@ -91,7 +92,8 @@ const Meeting* Oracle::meeting_of(const OperationRecord& operation) const {
 
 namespace {
 
-// A receive from any rank that did not fit what it took tells from whom in its error alone.
+// Returns the sender that an error text names, or -1. A mismatching receive from any rank reports
+// its sender only there.
 int sender_in(const std::string& text) {
   const auto end = text.find(" sends ");
   const auto begin = text.rfind("rank ", end);
@@ -107,13 +109,13 @@ bool met_a_joined_rank(const OperationRecord& said) {
 }
 
 Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
-  // Submissions of one key meet: since which join, whether by name, the name, the two ranks of a
-  // pair, which use.
+  // Submissions with the same key belong to one operation: the count of joins before it, whether it
+  // is matched by name, the name, the two ranks of a pair, and the count of earlier uses.
   using Key = std::tuple<int, bool, std::string, int, int, int>;
   std::map<Key, size_t> places;
   std::vector<std::map<Key, int>> uses(from.ranks.size());
   std::vector<int> joins(from.ranks.size()), failed_joins(from.ranks.size());
-  std::set<std::pair<int, int>> joined, stays_joined;  // the rank, since which join
+  std::set<std::pair<int, int>> joined, stays_joined;  // the rank and its count of joins
   std::map<size_t, int> since;
   int missed = 0;
   for (const auto& said : record.operations) {
@@ -143,7 +145,7 @@ Oracle::Oracle(const Case& from, const Record& record) : case_(from) {
       sender = sends ? rank : peer;
       receiver = sends ? peer : rank;
     }
-    // Sends and receives, which need two ranks alone, go on after a join that failed.
+    // A send or receive needs only two ranks, so it goes on after a failed join.
     Key key{is_pair ? epoch - failed_joins[place] : epoch,
             by_name,
             by_name ? operation.name : "",
@@ -204,7 +206,7 @@ std::string Oracle::own_disagreement(const Meeting& meeting) const {
 std::string Oracle::disagreement(const Meeting& meeting) const {
   const auto& first = meeting.voices.begin()->second;
   if (first.group.empty()) return own_disagreement(meeting);
-  // All or none: the members stand side by side in the record of this rank.
+  // All members of a group succeed, or none. They are adjacent in the record of this rank.
   std::string found;
   for (size_t i = 0; i < first.group_size; ++i) {
     const auto* member = first.record - first.record->site.operation + i;
@@ -236,7 +238,7 @@ std::vector<std::byte> Oracle::result(const Meeting& meeting, int rank) const {
       append(bytes, mine.dtype, *value);
     }
   };
-  // The rows before those that `to` gets of what `operation` deals, in elements.
+  // Returns the elements of `operation` that belong to the ranks below `to`.
   const auto before = [&](const Operation& operation, int to) {
     int64_t rows = 0;
     for (int other = 0; other < to; ++other) rows += rows_of(operation, other, size);

@@ -10,7 +10,7 @@
 
 namespace tutti::simulation {
 
-/// Holds what one rank said to an operation.
+/// One rank's part in an operation.
 struct Voice {
   const OperationRecord* record = nullptr;
   const Operation* operation = nullptr;
@@ -18,35 +18,35 @@ struct Voice {
   size_t group_size = 0;
 };
 
-/// The submissions of several ranks that are one operation: the n-th of a name on each rank, or of
-/// a name between two ranks, or the n-th blocking call where these are not matched by name. A rank
-/// that has joined has no voice.
+/// The submissions of several ranks that form one operation: the n-th with a name on each rank, or
+/// with a name between two ranks, or the n-th blocking call where these are not matched by name. A
+/// joined rank has no voice.
 struct Meeting {
   bool is_pair = false;
   int from = 0, to = 0;         // of a pair
   std::map<int, Voice> voices;  // by rank
-  std::vector<int> joined;      // take part with nothing
-  std::vector<int> absent;      // needed, but never asked for it
+  std::vector<int> joined;      // ranks that take part with neutral elements
+  std::vector<int> absent;      // ranks that are needed but never submitted it
   bool is_complete() const { return absent.empty(); }
 };
 
-/// The plain model of what operations mean, which knows nothing of the code under test. `record`
-/// only tells which submissions were taken, and from whom a receive from any rank took.
+/// A plain model of the operations' results, which uses none of the code under test. `record` only
+/// supplies which submissions were accepted, and the sender of each receive from any rank.
 class Oracle {
  public:
   Oracle(const Case& from, const Record& record);
   const std::vector<Meeting>& meetings() const { return meetings_; }
-  /// Finds the meeting of an operation; null: it is a join, was refused, or is a receive from any
-  /// rank that took nothing.
+  /// Returns the meeting of an operation; null for a join, a refused operation, or a receive from
+  /// any rank that took nothing.
   const Meeting* meeting_of(const OperationRecord& operation) const;
   const Operation* operation_of(const OperationRecord& operation) const;
   const Action& action_of(const OperationRecord& operation) const;
   bool is_join(const OperationRecord& operation) const;
 
-  /// Why the ranks disagree, so that all of them get an error; empty: they agree. Members of one
-  /// group share what any of them has.
+  /// Returns why the ranks disagree, so that all of them get an error, or "". The members of a
+  /// group share any disagreement.
   std::string disagreement(const Meeting& meeting) const;
-  /// Computes what `rank` gets if it ends well, to the bit.
+  /// Computes the result of `rank` to the bit, if the operation ends well.
   std::vector<std::byte> result(const Meeting& meeting, int rank) const;
 
  private:
@@ -56,11 +56,12 @@ class Oracle {
   std::map<const OperationRecord*, size_t> place_;
 };
 
-/// Whether an operation failed because a rank that it needs had joined. For a pair it is no use of
-/// their name: once that join has failed, the peer's next one meets the next one of this rank.
+/// Returns whether an operation failed because a rank that it needs had joined. For a pair it does
+/// not count as a use of the name: once that join has failed, the next uses of both ranks match.
 bool met_a_joined_rank(const OperationRecord& said);
 
-/// `rows` that are dealt equally, the remainder to the lowest ranks, or as `splits` say.
+/// Returns the rows of `rank`: equal parts with the remainder to the lowest ranks, or as `splits`
+/// say.
 int64_t rows_of(const Operation& operation, int rank, int size);
 
 }  // namespace tutti::simulation

@@ -9,7 +9,7 @@
 namespace tutti::simulation {
 namespace {
 
-// Asks the model what one operation gives one rank, as f32.
+// Returns the model's result of one operation on one rank, as f32.
 std::vector<float> result_of(std::string_view text, int rank, const std::string& name) {
   SmallWorld world(text);
   const auto& bytes = world.operation(rank, name).output;

@@ -16,7 +16,7 @@ bool is_of_pair(const Operation& operation) {
   return operation.kind == CollectiveKind::send || operation.kind == CollectiveKind::recv;
 }
 
-// Leaves out the operations that `goes` says, and actions that have none left.
+// Leaves out the operations for which `goes` is true, and the actions that then have none left.
 template <class Goes>
 Case without_operations(Case from, Goes goes) {
   for (auto& scripts : from.ranks)
@@ -51,7 +51,7 @@ class Shrinker {
   }
 
  private:
-  // Keeps `smaller` if it is another case that fails too.
+  // Keeps `smaller` if it differs from the best case and still fails.
   bool keep(Case smaller) {
     if (smaller == best_ || runs_ >= most_runs_) return false;
     ++runs_;
@@ -90,7 +90,7 @@ class Shrinker {
     return keep(std::move(smaller));
   }
 
-  // The operations of one step have contents of one seed.
+  // Leaves out whole steps. All operations of a step have the same contents seed.
   bool drop_steps() {
     std::set<uint32_t> steps;
     for_each_operation([&](const Operation& operation) { steps.insert(operation.contents); });
@@ -139,7 +139,7 @@ class Shrinker {
   }
 
   bool lower_world() {
-    // The usual value of each field, one by one; the size is that of the ranks.
+    // Sets each field to its default, one by one, except the size.
     std::vector<int64_t> usual;
     const World defaults;
     for_each_field(defaults,
@@ -149,7 +149,7 @@ class Shrinker {
       Case smaller = best_;
       size_t i = 0;
       for_each_field(smaller.world, [&](const char*, auto& field) {
-        // A finding of one tier stays in that tier.
+        // A finding keeps its tier.
         const auto* at = static_cast<const void*>(&field);
         if (i++ == place && at != &smaller.world.over_streams && at != &smaller.world.over_memory)
           field = static_cast<std::remove_reference_t<decltype(field)>>(usual[place]);
@@ -174,7 +174,7 @@ class Shrinker {
     return any;
   }
 
-  // Gives each name, on all ranks alike, plain types and sizes of one element.
+  // Gives each name, the same on all ranks, plain types and sizes of one element.
   bool lower_operations() {
     std::set<std::string> names;
     for_each_operation([&](const Operation& operation) { names.insert(operation.name); });

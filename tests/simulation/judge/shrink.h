@@ -11,12 +11,13 @@ struct Shrunk {
   int runs = 0;
 };
 
-/// A smaller case that still `fails`: without the faults, ranks, scripts, steps, operations and
-/// actions that it does not take, and with lower numbers. `from` fails itself. At most `most_runs`
-/// calls.
+/// Returns a smaller case that still `fails`. Unnecessary faults, ranks, scripts, steps, operations
+/// and actions are left out, and numbers are lowered. `from` must fail. Runs at most `most_runs`
+/// cases.
 Shrunk shrink(const Case& from, const std::function<bool(const Case&)>& fails, int most_runs = 400);
 
-/// The case without one rank: those above it move down, what is theirs alone goes.
+/// Returns the case without one rank. The ranks above it move down, and operations that need it are
+/// left out.
 Case without_rank(const Case& from, int rank);
 
 }  // namespace tutti::simulation

@@ -12,8 +12,8 @@
 
 namespace tutti::simulation {
 
-/// A case and the record of a run of it in which all went well: each operation was submitted at 100
-/// times its action, ended 50 later and gave what the model says. Tests change one thing.
+/// A case and the record of a run of it without errors. The operations of the n-th action were
+/// submitted at 100 n, ended 50 later and have the model's results. Tests change one thing.
 class SmallWorld {
  public:
   explicit SmallWorld(std::string_view text) : from_(parse(text)) {

@@ -19,8 +19,8 @@ std::optional<Micros> started_at(const RankRecord& state, uint64_t plan, uint64_
   return {};
 }
 
-// Returns when this rank could take part: it had started the bucket before, and all ranks had
-// started the one that must be over by then. Returns nothing if one of these did not happen.
+// Returns when this rank could take part. It must have started the bucket before, and all ranks the
+// bucket that must be over by then. Returns nothing if one of these did not happen.
 std::optional<Micros> ready_at(const View& view, const RankRecord& state,
                                const BucketRecord& vetoed) {
   if (vetoed.sequence == 0) return 0;
@@ -34,7 +34,8 @@ std::optional<Micros> ready_at(const View& view, const RankRecord& state,
   return ready;
 }
 
-// The first bucket that a rank vetoes ends the plan; what comes behind it never happened.
+// Returns whether this is the first vetoed bucket of its plan. It ends the plan, so later buckets
+// do not count.
 bool is_first(const View& view, const BucketRecord& vetoed) {
   return std::ranges::none_of(view.record.ranks, [&](const RankRecord& state) {
     return std::ranges::any_of(state.buckets, [&](const BucketRecord& bucket) {
@@ -50,7 +51,7 @@ bool is_ending(const RankRecord& state, Micros by) {
 
 }  // namespace
 
-// A plan ends without its vetoes once a rank leaves or breaks off.
+// Once a rank leaves or breaks off, a plan may end without its vetoes.
 void vetoes_are_heard(const View& view, Findings& findings) {
   if (!view.from.faults.empty()) return;
   const Micros while_it_hears = 20 * longest_way(view.from);

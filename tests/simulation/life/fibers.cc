@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMostGhostSleeps = 100'000;
 
-// Each has a stack, which the next run uses again.
+// Fibers of earlier runs, whose stacks the next run uses again.
 thread_local std::vector<std::unique_ptr<explore::Fiber>> spare;
 thread_local Fibers* running = nullptr;
 

@@ -1,4 +1,4 @@
-// The fibers of the life tier, and the store that they share.
+// Tests of the life tier's fibers, and of the store that they share.
 #include "tests/simulation/life/fibers.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +91,7 @@ TEST(FibersDeathTest, WhoWaitsWithAMutexLockedAborts) {
 
 class SimStoreTest : public testing::TestWithParam<bool> {
  protected:
-  // Runs them at once.
+  // Runs all bodies at the same time.
   void run(std::vector<std::function<void()>> bodies) {
     for (auto& body : bodies) fibers_.start(std::move(body), fibers_.now());
     fibers_.run(kTurns);

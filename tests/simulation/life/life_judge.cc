@@ -15,12 +15,13 @@ using Call = LifeRecord::Call;
 using Process = LifeRecord::Process;
 using Kind = Call::Kind;
 
-// Times of core/meeting and core/membership: between two looks of a rank that waits, and for the
-// launcher to say what it saw.
+// Seconds of core/meeting and core/membership: between two checks of a waiting rank, and for the
+// launcher to report a death.
 constexpr double kLook = 0.1, kPatience = 0.3;
-// A bounded call of the store waits for so long after its deadline.
+// Seconds for which a bounded call of the store waits after its deadline.
 constexpr double kGrace = 0.5;
-// In a job without faults: those of the last round and its deaths, of shrinks, and the numbers.
+// The most keys that a job without faults leaves: those of the last attempt and its deaths, of
+// shrinks, and the counters.
 constexpr size_t kMostKeys = 40;
 
 class Judge {
@@ -65,7 +66,7 @@ class Judge {
     return std::any_of(record_.processes.begin(), record_.processes.end(),
                        [](const Process& process) { return !process.stops.empty(); });
   }
-  // Seconds that a rank may need for calls of the store and because it was stopped.
+  // Returns the seconds that a rank may need for calls of the store and because it was stopped.
   double room(const Call& call, int64_t calls) const {
     double seconds = 1e-3 +
                      static_cast<double>(2 * calls) * (1.5 * case_.latency + 0.1 * case_.longest) +
@@ -75,10 +76,10 @@ class Judge {
     return seconds;
   }
 
-  // L1
+  // Checks L1.
   void check_time(const Call& call) {
     ++looks_[1];
-    if (call.ended == kNever) return;  // it was killed, or the world says so
+    if (call.ended == kNever) return;  // it was killed, or the world reports that it never ended
     const double most = (call.kind == Kind::split ? 2 : 1) * call.limit + kPatience + kGrace +
                         2 * kLook + room(call, std::min<int64_t>(call.store_calls, 2000));
     if (call.ended - call.began > most)
@@ -86,23 +87,23 @@ class Judge {
                           call.ended - call.began, most));
   }
 
-  // L2, L3
+  // Checks L2 and L3.
   void check_attempt(const std::string& path, const std::vector<const Call*>& calls) {
     const Call* connected = nullptr;
     const Call* with_members = nullptr;
-    const Call* failed = nullptr;  // the first one that told the others
+    const Call* failed = nullptr;  // the first call that reported its failure to the others
     for (const auto* call : calls) {
       if (call->ended == kNever) continue;
       if (call->well && with_members == nullptr) with_members = call;
-      // The others may have gone on without a rank that was stopped, and their keys with them; the
-      // peers are lost for it then, whether or not it connects.
+      // The others may have gone on without a rank that was stopped, and erased their keys. Its
+      // peers are lost then, whether or not it connects.
       if (!process_of(*call).stops.empty()) continue;
       if (call->well && connected == nullptr) connected = call;
       if (call->well || call->code == ErrorCode::unavailable) continue;
       if (failed == nullptr || call->ended < failed->ended) failed = call;
     }
     ++looks_[2];
-    // A rank whose call was cut off at the deadline may have told nobody.
+    // A rank whose call was cut off at the deadline may not have reported its failure.
     if (connected != nullptr && failed != nullptr && !had_store_trouble(failed->ended))
       find(2, fmt::format("{} ended well for rank {} and failed for rank {}: {}", path,
                           process_of(*connected).who.rank, process_of(*failed).who.rank,
@@ -124,7 +125,7 @@ class Judge {
     }
   }
 
-  // L4
+  // Checks L4.
   void check_cause(const Call& call) {
     ++looks_[4];
     if (const auto why = why_not(call))
@@ -132,8 +133,8 @@ class Judge {
                           call.rank, *why));
   }
 
-  // A rank that was stopped may read the report of a rank that gave it up. The words of the report
-  // then name this rank, and the error names the rank that reported (see ToldError).
+  // A stopped rank may read the report of a rank that gave it up. The text of the report then names
+  // the stopped rank, and the error names the reporter (see ToldError).
   bool is_accused(const Call& call) const {
     const auto& own = process_of(call);
     const bool was_stopped = !own.stops.empty() && own.stops.front().first <= call.ended;
@@ -158,14 +159,15 @@ class Judge {
       return had_store_trouble(call.ended) ? std::nullopt
                                            : std::optional<std::string>("the store is there");
     if (!is_any && !had_store_trouble(call.ended)) return "nothing has happened";
-    // The part of a communicator that ended because of a rank of another part names none. Its ranks
-    // hear that of each other, with the words of the parent's end, before their own engines know of
-    // it. A timeout may have ended the parent; one of the part itself has other words and a rank.
+    // If a communicator ends because of a rank outside a part that connects, the part's error names
+    // no rank. The part's ranks learn it from each other with the text of the parent's error,
+    // before their own engines know it. Even a timeout may come from the parent; a timeout of the
+    // part itself has another text and a rank.
     const bool is_of_parent = call.code != ErrorCode::timeout || call.text.ends_with(" is lost");
     if (call.rank < 0 && call.kind == Kind::split && is_of_parent && is_any) return {};
     if (call.rank < 0) return "it names no rank";
-    // The others told the end of the one that this process replaces just when it came; it calls
-    // again with them.
+    // The others reported the death of this process's predecessor just when this process came. It
+    // calls again with them.
     if (own.who.incarnation > 0 && call.code == ErrorCode::peer_lost &&
         call.text.starts_with(fmt::format("rank {} (", own.who.rank)))
       return {};
@@ -189,13 +191,14 @@ class Judge {
                                  : std::optional<std::string>("that rank lacked nothing");
       case ErrorCode::timeout:
       case ErrorCode::peer_left:
-        return {};  // it may have waited for another one itself
+        return {};  // that rank may have waited for another one
       default:
         return "an error of a kind that nothing here can lead to";
     }
   }
 
-  // L5: of members of one attempt that died, by the launcher's words.
+  // Checks L5: of several members of one attempt that died, the error names the first one in the
+  // launcher's log.
   void check_first_causes(const std::vector<const Call*>& attempt) {
     std::set<std::pair<int, int>> here;
     for (const auto* call : attempt)
@@ -204,7 +207,7 @@ class Judge {
       if (!call->well && call->ended != kNever) check_first_cause(*call, here);
   }
 
-  // `here`: who is in the attempt.
+  // `here` holds the ranks and incarnations of the attempt.
   void check_first_cause(const Call& call, const std::set<std::pair<int, int>>& here) {
     if (call.code != ErrorCode::peer_lost ||
         call.text.find("while the ranks were connecting") == call.text.npos ||
@@ -226,7 +229,7 @@ class Judge {
       if (who.rank == call.rank || process.number_in_log < 0 || process.number_in_log >= named)
         continue;
       if (!here.contains({who.rank, who.incarnation}) || came_later(who)) continue;
-      // One that the named one came before is not meant.
+      // A death does not count if the named rank had died before it.
       bool named_before = false;
       for (const auto& other : record_.processes)
         named_before |= other.who.rank == call.rank && other.number_in_log >= 0 &&
@@ -237,7 +240,7 @@ class Judge {
     }
   }
 
-  // L6
+  // Checks L6.
   void check_survivors(const Call& call) {
     ++looks_[6];
     const auto is_member = [&](const Call& of, int rank) {
@@ -279,7 +282,7 @@ class Judge {
     return last != nullptr && last->kind == Kind::create && !last->well;
   }
 
-  // L7, L8
+  // Checks L7 and L8.
   void check_ends() {
     if (case_.faults.empty()) {
       ++looks_[8];
@@ -300,8 +303,8 @@ class Judge {
           record_.processes.begin(), record_.processes.end(), [&](const Process& other) {
             return &other != &process && other.died == kNever && other.ended <= process.ended;
           });
-      // Without a new start nobody comes in the place of one that died before a communicator of
-      // all, or lacked what it needs.
+      // If ranks are not started again, a rank may give up in two cases: a process died before
+      // there was a communicator of all ranks, or this one could not connect.
       if (case_.starts_again
               ? others_ended
               : !all_came || process.failed_to_connect != kNever || ended_in_create(process))

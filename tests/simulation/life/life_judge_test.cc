@@ -1,4 +1,4 @@
-// The judge of the life tier: records that are right, and each with one thing that is wrong.
+// Tests of the life tier's judge with correct records, and with records that have one mistake.
 #include "tests/simulation/life/life_judge.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@ namespace {
 using Call = LifeRecord::Call;
 using Kind = Call::Kind;
 
-// Three ranks that make a communicator, well.
+// Three ranks that have made a communicator.
 class LifeJudge : public testing::Test {
  protected:
   LifeJudge() {
@@ -29,7 +29,7 @@ class LifeJudge : public testing::Test {
     if (call.well) call.members = members;
     return record.calls.emplace_back(std::move(call));
   }
-  // The same call of all that live fails.
+  // Makes the calls of this kind fail on all ranks.
   void fail_all(Kind kind, ErrorCode code, int rank, const std::string& text, double ended) {
     for (auto& call : record.calls) {
       if (call.kind != kind) continue;
@@ -78,7 +78,7 @@ TEST_F(LifeJudge, AnAttemptThatEndsWellForOneOnly) {
   record.calls[0].code = ErrorCode::io;
   record.calls[0].rank = 2;
   EXPECT_EQ(found(), Promises{2});
-  // Ranks that were stopped connect in an attempt that the others have left.
+  // Stopped ranks may connect in an attempt that the others have left.
   record.processes[1].stops = {{0.11, 0.12}};
   EXPECT_EQ(found(), Promises{2});
   record.processes[2].stops = {{0.11, 0.12}};
@@ -115,7 +115,7 @@ TEST_F(LifeJudge, AnErrorThoughNothingHasHappened) {
   EXPECT_EQ(found(), (Promises{4, 4, 4}));
 }
 
-// Rank 2 ended the parent, of which ranks 0 and 1 make another part.
+// Rank 2 ended the parent. Ranks 0 and 1 make a part without it.
 TEST_F(LifeJudge, AnErrorWithoutARankIsOfTheParent) {
   record.processes[2].failed_to_connect = 0.25;
   for (int rank = 0; rank < 2; ++rank)
@@ -129,7 +129,7 @@ TEST_F(LifeJudge, AnErrorWithoutARankIsOfTheParent) {
   EXPECT_EQ(found(), Promises{4});
 }
 
-// Rank 2 gave up rank 1, which was stopped, and reported that. Rank 1's error names rank 2.
+// Rank 2 gave up the stopped rank 1 and reported that. Rank 1's error names rank 2.
 TEST_F(LifeJudge, AStoppedRankReadsThatItWasGivenUp) {
   record.processes[1].stops = {{0.11, 0.35}};
   for (int rank = 0; rank < 3; ++rank)

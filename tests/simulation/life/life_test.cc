@@ -1,5 +1,5 @@
-// Drawn jobs, run by the shipped core/meeting and core/membership, and judged by what knows nothing
-// of it.
+// Drawn jobs that the shipped core/meeting and core/membership run. The judge does not know that
+// code.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -30,7 +30,7 @@ void run_seeds(uint64_t first) {
     EXPECT_GE(looks[promise], 100) << "L" << promise << " was looked at so seldom";
 }
 
-// Seed 5003, one of these, finds the planted bug place_in_a_forgotten_round, which needs luck.
+// Seed 5003, one of these, finds the planted bug place_in_a_forgotten_round, which few seeds hit.
 TEST(LifeSeeds, ThatAreFixedKeepAllPromises) { run_seeds(4101); }
 TEST(LifeSeeds, OfTheCommitKeepAllPromises) { run_seeds(kFirstSeedOfCommit); }
 

@@ -17,13 +17,13 @@ namespace {
 
 constexpr int kMostTries = 8;
 constexpr double kShrinkSeconds = 120;
-// An operation takes no longer: longer than any fault lasts.
+// The most seconds that an operation may take: more than any fault lasts.
 constexpr double kMostOperation = 400;
 constexpr int64_t kMostTurns = 2'000'000;
 
 thread_local World* the_world = nullptr;
 
-// A peer may be silent for so long before the others say so.
+// Returns the seconds after which the others report a silent peer.
 double silence(const LifeCase& from) { return 1.25 * from.peer_timeout; }
 
 }  // namespace
@@ -98,7 +98,7 @@ void World::start(LaunchedRank who, Fibers::Time when) {
   process.task = &fibers_.start([this, &process] { live(process); }, when);
 }
 
-// The program of a rank, until it has done all steps or gives up.
+// Runs the program of a rank until it has done all steps or gives up.
 void World::live(Process& process) {
   State state;
   int next = 0;
@@ -119,9 +119,9 @@ void World::live(Process& process) {
   end_process(process, 0);
 }
 
-// True at the end of the program.
+// Runs steps until one fails. Returns true at the end of the program.
 bool World::go_through(Process& process, State& state, int& next) {
-  std::string path;  // of the communicator that is in use
+  std::string path;  // of the current communicator
   try {
     while (true) {
       if (process.task->is_ghost()) return true;
@@ -142,7 +142,7 @@ bool World::go_through(Process& process, State& state, int& next) {
         record_of(process).was_in = true;
         record_of(process).tries = 0;
       }
-      // The ranks of a new communicator go on where the first one of them is.
+      // The ranks of a new communicator continue with the step of the first rank that arrives.
       if (auto& link = state->engine->link(); link.path != path) {
         path = link.path;
         if (link.next_step < 0) link.next_step = next;
@@ -163,12 +163,12 @@ bool World::go_through(Process& process, State& state, int& next) {
   }
 }
 
-// False: this rank gives up.
+// Makes another communicator after an error. Returns false if this rank gives up.
 bool World::recover(Process& process, State& state) {
   if (process.task->is_ghost()) return false;
   if (process.shrink_failed && !case_.starts_again) return false;
   if (state && !state->engine->broken()) {
-    // The program ends the communicator with its error, which the others hear.
+    // The program ends the communicator with its error, which the others receive.
     break_link(state->engine->link(), state->options.rank, ErrorCode::timeout);
   }
   if (case_.starts_again || !state) {
@@ -218,7 +218,7 @@ void World::step(State& state, const LifeStep& step) {
   }
 }
 
-// Makes a call and writes down what becomes of it.
+// Makes a call and records its result.
 World::State World::make(Call::Kind kind, const State& parent, double limit,
                          const std::function<State()>& call) {
   auto& process = me();
@@ -265,7 +265,7 @@ World::State World::make(Call::Kind kind, const State& parent, double limit,
   }
 }
 
-// The process is over, killed or not. Its launcher writes that down, and may start it again.
+// Ends a process that finished or was killed. Its launcher records that, and may start it again.
 void World::end_process(Process& process, int signal) {
   auto& record = record_of(process);
   if (record.ended != kNever) return;
@@ -304,7 +304,7 @@ void World::write_end(Process& process, int signal, bool was_killed) {
       }
     }
   } catch (const Error&) {
-    // The store is gone.
+    // The store has ended.
   }
   if (was_killed && case_.starts_again)
     start({.rank = process.who.rank, .incarnation = process.who.incarnation + 1},
@@ -312,10 +312,10 @@ void World::write_end(Process& process, int signal, bool was_killed) {
               Fibers::to_duration(0.001 + static_cast<double>(random_.below(300)) / 1000));
 }
 
-// --- what stands in the engine's place ----------------------------------------------------------
+// --- the model that replaces the engine ---------------------------------------------------------
 
-// Waits as a backend does, for a while at a time or until the deadline. A failure that another rank
-// told ends it, whatever its code is.
+// Waits as a backend does, for a slice of time or until the deadline. A failure that another rank
+// reported ends the wait, whatever its code.
 void World::await_address(Store& store, const Membership& membership, int peer) {
   while (true) {
     const auto slice = case_.slice > 0 ? Deadline::after(case_.slice) : membership.deadline;
@@ -377,7 +377,7 @@ void World::connect(CommunicatorState& state) {
                       ? membership.members[static_cast<size_t>(rank)].rank
                       : rank;
     record.text = error.what();
-    // Its connections are closed, also to ranks that count this attempt as a success.
+    // Its connections are closed, also to ranks for which this attempt succeeded.
     abandoned_.insert({membership.path, options.rank});
     if (const auto link = links_.find(membership.path); link != links_.end())
       break_link(link->second, options.rank, ErrorCode::peer_left);
@@ -407,18 +407,18 @@ void World::connect(CommunicatorState& state) {
 }
 
 void World::break_link(Link& link, int rank, ErrorCode code) {
-  if (link.cause || link.members.size() < 2) return;  // alone, it has no peer to lose
+  if (link.cause || link.members.size() < 2) return;  // a rank alone has no peer to lose
   link.cause = {.rank = rank, .code = code, .when = fibers_.now()};
   for (auto& hears : link.hears)
     hears = fibers_.now() +
             Fibers::to_duration(case_.hears * static_cast<double>(random_.below(1000)) / 1000);
-  // Who ends it knows that at once.
+  // The rank that ends the communicator knows it immediately.
   if (code == ErrorCode::timeout) link.hears[static_cast<size_t>(rank)] = fibers_.now();
   for (auto* task : link.waiting) fibers_.wake(*task);
 }
 
-// Says what ended the communicator, as this rank knows it. A rank never hears its own end: it hears
-// that another rank has left it.
+// Returns the error that ended the communicator, as soon as this rank knows it. A rank never learns
+// that it is lost itself. It learns that another rank has left.
 std::optional<Error> World::heard(const Link& link, int rank) const {
   if (!link.cause || const_cast<Fibers&>(fibers_).now() < link.hears[static_cast<size_t>(rank)])
     return {};
@@ -432,12 +432,12 @@ std::optional<Error> World::heard(const Link& link, int rank) const {
 }
 
 void World::leave(Link& link, int rank) {
-  if (fibers_.current().is_ghost()) return;  // it was killed, as the others have heard
+  if (fibers_.current().is_ghost()) return;  // a ghost was killed, and the others know that already
   link.left[static_cast<size_t>(rank)] = true;
   for (auto* task : link.waiting) fibers_.wake(*task);
 }
 
-// An operation of all ranks.
+// Runs an operation of all ranks.
 void World::meet(const State& state) {
   auto& link = state->engine->link();
   const int rank = state->options.rank;
@@ -519,7 +519,7 @@ void World::come(size_t number) {
 
 }  // namespace tutti::simulation
 
-// --- what membership.cc sees --------------------------------------------------------------------
+// --- the interface that membership.cc uses ------------------------------------------------------
 
 namespace tutti::simulated {
 

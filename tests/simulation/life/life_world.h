@@ -22,7 +22,7 @@ class CommunicatorState;
 
 namespace tutti::simulation {
 
-/// One communicator, as the world knows it: who is in it, and what ended it.
+/// One communicator as the world knows it: its members and the cause of its end.
 class Link {
  public:
   struct Cause {
@@ -33,17 +33,17 @@ class Link {
   std::string path;
   std::vector<LaunchedRank> members;
   std::vector<bool> left;
-  std::optional<Cause> cause;        // the first one
-  std::vector<Fibers::Time> hears;   // when each rank knows it
-  std::vector<int> operations;       // of each rank so far
+  std::optional<Cause> cause;        // the first cause
+  std::vector<Fibers::Time> hears;   // when each rank learns the cause
+  std::vector<int> operations;       // each rank's count of operations
   std::map<int, std::set<int>> met;  // operation -> the ranks that have begun it
   std::vector<Fibers::Task*> waiting;
-  int next_step = -1;  // of the program, by the word of the first rank
+  int next_step = -1;  // the program's step, set by the first rank that arrives
 };
 
-/// A job under virtual time: its ranks are fibers that run core/meeting and core/membership as they
-/// are, over a simulated store. Once they have met and connected, which they do by keys of the
-/// store, a model takes the engine's place: an operation ends once all ranks have begun it.
+/// A job under virtual time. Its ranks are fibers that run the shipped core/meeting and
+/// core/membership over a simulated store. They meet and connect through keys of the store. From
+/// then on a model replaces the engine: an operation ends once all ranks have begun it.
 class World {
  public:
   explicit World(const LifeCase& from, bool with_trace = false);
@@ -61,12 +61,12 @@ class World {
 
  private:
   struct Process {
-    size_t number = 0;  // in the record
+    size_t number = 0;  // index in the record
     LaunchedRank who;
     Fibers::Task* task = nullptr;
     int calls = 0;
     bool fails_to_connect = false;
-    bool shrink_failed = false;  // then it must start anew
+    bool shrink_failed = false;  // it must start again
   };
   using State = std::shared_ptr<simulated::CommunicatorState>;
   using Call = LifeRecord::Call;
@@ -100,8 +100,8 @@ class World {
   const Fibers::Time begin_;
   std::deque<Process> processes_;
   std::map<std::string, Link> links_;
-  std::set<std::pair<std::string, int>> abandoned_;  // attempts, by ranks
-  std::vector<bool> came_;                           // of the faults
+  std::set<std::pair<std::string, int>> abandoned_;  // failed attempts, with the rank
+  std::vector<bool> came_;                           // for each fault: it has happened
   LifeRecord record_;
   int ends_ = 0;
   const bool with_trace_;

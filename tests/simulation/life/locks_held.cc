@@ -17,7 +17,7 @@ int locks_held() { return held; }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-// A program's own functions come before those of the C library.
+// A definition in the program overrides that of the C library.
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   using Lock = int (*)(pthread_mutex_t*);
   static constinit Lock lock = nullptr;

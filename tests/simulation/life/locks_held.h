@@ -2,8 +2,8 @@
 
 namespace tutti::simulation {
 
-/// Says how many mutexes the calling thread has locked by pthread_mutex_lock() and not unlocked; 0
-/// in a build with sanitizers, which have these functions for themselves.
+/// Returns how many mutexes the calling thread has locked with pthread_mutex_lock() and not
+/// unlocked. Returns 0 in a sanitizer build, because sanitizers define these functions themselves.
 int locks_held();
 
 }  // namespace tutti::simulation

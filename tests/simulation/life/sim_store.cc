@@ -11,9 +11,9 @@ namespace tutti::simulation {
 
 namespace {
 
-// A call waits for the answer for so long after its limit (see Store::until).
+// Seconds for which a call waits for its answer after its limit (see Store::until).
 constexpr double kGrace = 0.5;
-// The times between the looks of a store that looks again and again.
+// Seconds between two checks of a store that polls.
 constexpr double kFirstLook = 0.0005, kLongestLook = 0.02;
 
 Error is_gone() { return Error(ErrorCode::unavailable, "the store does not answer"); }
@@ -111,7 +111,7 @@ class SimStoreClient final : public Store {
     if (fibers().current().is_ghost()) throw is_gone();
   }
 
-  // One way. Throws once the limit and the grace have passed.
+  // Takes the time of one way of a call. Throws once the limit and the grace period have passed.
   void travel() {
     const auto there = fibers().now() + Fibers::to_duration(store_.delay());
     const auto last = limit_.is_never()
@@ -167,7 +167,8 @@ double SimStore::delay() {
   return usual + seldom + (fibers_.now() < slow_until_ ? slow_by_ : 0);
 }
 
-// The store answers those that wait for the key as it is now, whatever becomes of it.
+// The store answers the clients that wait for this key with its current value, even if the key
+// changes again.
 void SimStore::changed(const std::string& key) {
   for (auto* waiter : waiters_)
     if (waiter->key == key && !waiter->value) {

@@ -12,27 +12,27 @@
 
 namespace tutti::simulation {
 
-/// The job's store in a simulated world: one table, and the way of each call there and back, on
-/// which it takes its drawn time. A ghost's call throws Error(unavailable) at once; a call that was
-/// under way when its process was killed comes there or not, as drawn.
+/// The job's store in a simulated world: one table, and a drawn travel time for each call and
+/// answer. A ghost's call (see fibers.h) throws Error(unavailable) immediately. If a process is
+/// killed during a call, it is drawn whether the call reaches the store.
 class SimStore {
  public:
   struct Terms {
-    double latency = 50e-6;   // seconds, one way, as a rule
-    double longest = 500e-6;  // one way, seldom
-    bool polls = false;       // a get() looks again and again, so it may miss a key that goes soon
+    double latency = 50e-6;   // usual latency in seconds, one way
+    double longest = 500e-6;  // rare latency, one way
+    bool polls = false;       // a get() polls, so it may miss a key that is soon erased
   };
   SimStore(Fibers& fibers, const Terms& terms, uint64_t seed)
       : fibers_(fibers), terms_(terms), random_(seed, 78) {}
   SimStore(const SimStore&) = delete;
 
-  /// A client for any task.
+  /// Returns a client for any task.
   std::shared_ptr<Store> client() { return client(Deadline::never()); }
-  /// Each way takes so much longer until then.
+  /// Until then, each way of a call takes `seconds` more.
   void be_slow(Fibers::Time until, double seconds) { slow_until_ = until, slow_by_ = seconds; }
-  /// Nobody gets an answer from now on.
+  /// From now on the store does not answer.
   void end();
-  /// Is told of each call before it is made; for faults that come at a call.
+  /// Called before each call, for faults that come at a call.
   std::function<void(Fibers::Task&)> on_call;
 
   const std::map<std::string, std::string>& values() const { return values_; }

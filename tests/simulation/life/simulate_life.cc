@@ -1,5 +1,5 @@
-// Runs simulated jobs of drawn cases, in which ranks meet, split, die, shrink and start again, and
-// says what they did not keep.
+// Runs simulated jobs of drawn cases, in which ranks meet, split, die, shrink and start again.
+// Reports their broken promises.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -27,9 +27,9 @@ struct Arguments {
   bool lists = false;
 };
 
-// A process that runs seeds tells this to the one that waits for it.
+// What a process that runs seeds reports to its parent.
 struct Shared {
-  std::atomic<uint64_t> seed{0};  // under way
+  std::atomic<uint64_t> seed{0};  // the current seed
   std::atomic<bool> found{false};
   uint64_t cases = 0, calls = 0, ended_well = 0, deaths = 0;
   LifeLooks looks{};
@@ -43,7 +43,7 @@ std::string to_text(const std::vector<LifeFinding>& findings) {
   return text;
 }
 
-// Every jobs-th seed, in a process of its own, so that a crash tells its seed.
+// Runs every jobs-th seed in its own process, so that the parent knows the seed of a crash.
 void run_seeds(const Arguments& arguments, int job, Shared* all) {
   const auto began = std::chrono::steady_clock::now();
   Shared& mine = all[job];

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kNever = Events::Time::max();
 
-// At least 1 and at most `bytes`: as likely of any length in binary digits.
+// Returns a length from 1 to `bytes`. Each number of binary digits is equally likely.
 size_t any_length(Random& random, size_t bytes) {
   const auto digits = random.below(static_cast<uint64_t>(std::bit_width(bytes))) + 1;
   return std::min<size_t>(bytes, 1 + random.below(uint64_t{1} << digits));
@@ -26,7 +26,7 @@ size_t bytes_in(std::span<const iovec> parts) {
   return bytes;
 }
 
-// Copies `bytes` bytes between the parts and a ring, from its position `at` on.
+// Copies `bytes` bytes between the parts and a ring buffer, from the ring's position `at` on.
 template <class Copy>
 void along_the_ring(std::span<const iovec> parts, std::span<std::byte> ring, uint64_t at,
                     size_t bytes, Copy copy) {
@@ -48,7 +48,7 @@ void along_the_ring(std::span<const iovec> parts, std::span<std::byte> ring, uin
 
 LinkShape LinkShape::draw(Random& random) {
   const auto is_on = [&] { return random.chance(300); };
-  const auto is_tiny = [&] { return random.chance(50); };  // takes an event for a few bytes
+  const auto is_tiny = [&] { return random.chance(50); };  // needs an event for every few bytes
   LinkShape shape;
   shape.latency = std::chrono::nanoseconds(any_length(random, 50'000'000));
   shape.bytes_per_second = 10'000 * any_length(random, 1'000'000);
@@ -103,13 +103,13 @@ void SimLink::on_moved(int end, std::function<void()> call) {
   on_moved_[static_cast<size_t>(end)] = std::move(call);
 }
 
-// --- what an end does ---------------------------------------------------------------------------
+// --- calls of an end ----------------------------------------------------------------------------
 
 bool SimLink::is_late(int end, bool& was_late) {
   const bool is_late =
       !was_late && shape_.late > 0 && random_[static_cast<size_t>(end)].chance(shape_.late);
   counters_.late += is_late;
-  return was_late = is_late;  // never twice in a row: it has come by then
+  return was_late = is_late;  // never twice in a row, because the bytes have arrived by then
 }
 
 size_t SimLink::shorten(int end, size_t bytes, unsigned of_thousand) {
@@ -125,13 +125,13 @@ size_t SimLink::write(int end, std::span<const iovec> parts) {
   come(way);
   come(back);
   if (has_ended(back)) {
-    back.end_is_known = true;  // so what came before it is here, and no read is late
+    back.end_is_known = true;  // everything before it has arrived, so no read is late
     if (shape_.writing_fails) throw Error(ErrorCode::peer_lost, back.end);
     return 0;
   }
   const size_t wanted = bytes_in(parts);
   const size_t most = std::min({wanted, room(way), shape_.most_written});
-  // The link refuses no bytes of a write that fits.
+  // A link never refuses bytes of a write that fits its buffer.
   if (most == 0 || (most < wanted && is_late(end, way.is_late_for_writer))) {
     counters_.full_writes += wanted > 0;
     return 0;
@@ -154,8 +154,8 @@ size_t SimLink::write(int end, std::span<const iovec> parts) {
 }
 
 void SimLink::send(int from, uint64_t bytes) {
-  // A slow line brings what was written at once in packets, one after another.
-  constexpr uint64_t kPackets = 20;  // a second, at least
+  // A slow link delivers a long write in packets, one after another.
+  constexpr uint64_t kPackets = 20;  // at least this many in a second
   const uint64_t most = std::max<uint64_t>(shape_.bytes_per_second / kPackets, 1);
   while (bytes > 0) {
     send_packet(from, std::min(bytes, most));
@@ -171,7 +171,7 @@ void SimLink::send_packet(int from, uint64_t bytes) {
   way.line_free = std::max(way.line_free, events_.now()) + std::chrono::nanoseconds(nanoseconds);
   auto when = way.line_free + shape_.latency;
   if (closed_[static_cast<size_t>(1 - from)]) {
-    // The peer's host answers that nobody will read this.
+    // The peer's host answers that these bytes will never be read.
     counters_.lost += bytes;
     events_.at(when, [this, from] { cut_off(1 - from); });
     return;
@@ -209,10 +209,11 @@ size_t SimLink::read(int end, std::span<const iovec> parts) {
   return bytes;
 }
 
-// Those of small reads travel together; else a full buffer would be filled byte by byte for ever.
+// Acknowledges several small reads together. Otherwise a full buffer would always be filled byte by
+// byte.
 void SimLink::acknowledge(Way& way) {
-  // As TCP, it opens the window by a good part at once, or a stream would go on in ever smaller
-  // pieces; but what has been read is known before long.
+  // Like TCP, it opens the window by a large part at a time, or a stream would go on in ever
+  // smaller pieces. But the writer learns of a read within 40 ms.
   constexpr auto kLongest = std::chrono::milliseconds(40);
   const bool is_worth_it =
       way.read - way.told >= shape_.buffer / 4 || events_.now() - way.told_at >= kLongest;
@@ -263,7 +264,7 @@ bool SimLink::delivered(int end) {
   return way.arrived == way.written || has_ended(way_from(1 - end));
 }
 
-// --- what comes ---------------------------------------------------------------------------------
+// --- arrivals -----------------------------------------------------------------------------------
 
 void SimLink::come(Way& way) {
   if (half_open_ || events_.now() < stalled_until_) return;
@@ -294,7 +295,7 @@ void SimLink::watch_reader(int from) {
   way.reader_event = when;
   events_.at(when, [this, from] {
     Way& way = way_from(from);
-    if (way.reader_event != events_.now()) return;  // another one was earlier
+    if (way.reader_event != events_.now()) return;  // a newer event replaced this one
     way.reader_event = kNever;
     if (!way.reader_is_armed) return;
     come(way);
@@ -343,7 +344,7 @@ void SimLink::cut_off(int from) {
   come(way);
   if (half_open_ || has_ended(way) || closed_[static_cast<size_t>(1 - from)]) return;
   const auto now = events_.now();
-  // Bytes behind the last one that has left never leave.
+  // Bytes that have not left yet never leave.
   while (!way.flight.empty() && way.flight.back().when > now + shape_.latency)
     way.flight.pop_back();
   const auto through = way.flight.empty() ? way.arrived : way.flight.back().through;
@@ -382,7 +383,9 @@ void SimLink::lose_what_is_on_its_way() {
     Way& way = way_from(from);
     come(way);
     way.flight.clear();
-    if (half_open_ || closed_[static_cast<size_t>(1 - from)]) continue;  // it was counted
+    if (half_open_ || closed_[static_cast<size_t>(1 - from)])
+      continue;  // those bytes are counted
+                 // already
     counters_.lost += way.written - way.arrived;
   }
 }

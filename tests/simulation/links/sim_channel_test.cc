@@ -31,7 +31,7 @@ class SimChannel : public testing::Test {
     const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     return ends_[end]->write({&part, 1});
   }
-  // Reads until there is nothing.
+  // Reads until there is nothing left.
   Bytes read(int end, size_t most = 1 << 20) {
     Bytes all, bytes(most);
     while (const size_t count = ends_[end]->read(bytes))
@@ -53,7 +53,7 @@ class SimChannel : public testing::Test {
     for (events_.after(time, [&] { is_over = true; }); !is_over; events_.run_next()) {
     }
   }
-  // Makes everything happen that will; how long that took.
+  // Runs all events and returns the time that this took.
   Clock::duration run() {
     const auto before = events_.now();
     while (events_.run_next()) {
@@ -88,7 +88,7 @@ TEST_F(SimChannel, WakesTheArmedOnceAndNobodyElse) {
   const Bytes bytes(10);
   write(0, bytes);
   pass(milliseconds(1));
-  EXPECT_EQ(wakes_[1], 0);  // it has not asked
+  EXPECT_EQ(wakes_[1], 0);  // it is not armed
   EXPECT_FALSE(ends_[1]->arm(false));
   read(1);
   EXPECT_TRUE(ends_[1]->arm(false));
@@ -99,7 +99,7 @@ TEST_F(SimChannel, WakesTheArmedOnceAndNobodyElse) {
   EXPECT_EQ(wakes_[1], 1);
   pass(milliseconds(1));
   EXPECT_EQ(read(1).size(), 30u);
-  // Whoever looks by itself is not woken for what comes.
+  // An armed end that reads by itself is not woken for later bytes.
   EXPECT_TRUE(ends_[1]->arm(false));
   read(1);
   write(0, bytes);
@@ -120,7 +120,7 @@ TEST_F(SimChannel, AFullBufferWakesItsWriterOnceItKnowsOfRoom) {
   pass(milliseconds(1));
   EXPECT_EQ(wakes_[0], 0);
   EXPECT_EQ(read(1).size(), 100u);
-  EXPECT_EQ(write(0, sent), 0u);  // it does not know yet
+  EXPECT_EQ(write(0, sent), 0u);  // the acknowledgement has not arrived yet
   EXPECT_TRUE(ends_[0]->arm(true));
   EXPECT_EQ(run(), microseconds(10));
   EXPECT_EQ(wakes_[0], 1);
@@ -198,7 +198,7 @@ TEST_F(SimChannel, AResetIsSeenByBothAndLosesWhatIsOnItsWay) {
     run();
     EXPECT_EQ(wakes_[0], 1);
     Bytes place(100);
-    EXPECT_EQ(ends_[1]->read(place), 10u);  // what had arrived
+    EXPECT_EQ(ends_[1]->read(place), 10u);  // the bytes that had arrived
     for (int end = 0; end < 2; ++end) {
       EXPECT_FALSE(ends_[end]->arm(false));
       EXPECT_EQ(failure_of(end), "connection reset");
@@ -224,7 +224,7 @@ TEST_F(SimChannel, AfterAKillThePeerReadsWhatWasOnItsWay) {
   EXPECT_EQ(wakes_[1], 1);
   Bytes place(2000);
   EXPECT_EQ(ends_[1]->read(place), 1000u);
-  EXPECT_EQ(failure_of(1), "");  // the end takes its time, as bytes do
+  EXPECT_EQ(failure_of(1), "");  // the end of the stream takes time, as bytes do
   EXPECT_TRUE(ends_[1]->arm(false));
   run();
   EXPECT_EQ(wakes_[1], 2);
@@ -254,7 +254,7 @@ TEST_F(SimChannel, BytesForAClosedEndResetTheConnection) {
   write(0, Bytes(1000));  // takes 1 ms
   pass(microseconds(1));
   ends_[0].reset();
-  write(1, Bytes(10));  // is there after 20 us
+  write(1, Bytes(10));  // arrives after 20 us
   pass(milliseconds(5));
   Bytes place(2000);
   EXPECT_EQ(failure_of(1), "connection reset");
@@ -269,7 +269,7 @@ TEST_F(SimChannel, AHalfOpenLinkIsSilent) {
   EXPECT_TRUE(ends_[1]->arm(false));
   link_->half_open();
   EXPECT_EQ(write(0, bytes), 40u);
-  EXPECT_EQ(write(0, bytes), 0u);  // its host keeps what nobody confirms
+  EXPECT_EQ(write(0, bytes), 0u);  // the host keeps bytes that are not acknowledged
   EXPECT_EQ(write(1, bytes), 60u);
   EXPECT_TRUE(ends_[1]->arm(false));
   EXPECT_TRUE(ends_[0]->arm(true));
@@ -280,7 +280,7 @@ TEST_F(SimChannel, AHalfOpenLinkIsSilent) {
   EXPECT_FALSE(ends_[0]->delivered());
   EXPECT_GE(ends_[1]->quiet_seconds(), 5);
   EXPECT_EQ(counters_.lost, 160u);
-  // Not even of the end does the peer hear.
+  // The peer does not learn of the close either.
   ends_[0].reset();
   pass(std::chrono::seconds(5));
   EXPECT_EQ(failure_of(1), "");
@@ -303,7 +303,7 @@ TEST_F(SimChannel, AStallHoldsEverythingUpUntilItIsOver) {
   EXPECT_EQ(wakes_[1], 1);
   EXPECT_TRUE(same(read(1), sent));
   EXPECT_EQ(counters_.stalls, 1u);
-  // The end too.
+  // The end of the stream is stalled too.
   link_->stall(milliseconds(7));
   ends_[0].reset();
   EXPECT_TRUE(ends_[1]->arm(false));

@@ -10,8 +10,8 @@
 
 namespace tutti::simulation {
 
-/// A link between any two ranks. One epoch's: what ranks form anew gets another one. Must live
-/// until no more events happen, and longer than the channels.
+/// The links between all pairs of ranks for one epoch; a new communicator gets a new network. It
+/// must outlive the channels and live until no more events happen.
 class SimNetwork {
  public:
   SimNetwork(Events& events, uint64_t seed, int size,
@@ -26,7 +26,7 @@ class SimNetwork {
   SimLink& link(int one, int other) {
     return *links_[at(std::min(one, other), std::max(one, other))];
   }
-  /// All of a rank's, for its StreamCore. `moved` is called when one of them may move.
+  /// Opens all channels of a rank, for its StreamCore. `moved` is called when one of them may move.
   std::vector<std::unique_ptr<Channel>> channels(int rank, const std::function<void()>& moved) {
     std::vector<std::unique_ptr<Channel>> channels(static_cast<size_t>(size_));
     for (int peer = 0; peer < size_; ++peer) {
@@ -37,7 +37,7 @@ class SimNetwork {
     }
     return channels;
   }
-  /// A rank's process is gone; it must not be moved any more.
+  /// Ends a rank's process. The rank must not use its channels afterwards.
   void kill(int rank) {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank) link(rank, peer).kill(rank < peer ? 0 : 1);

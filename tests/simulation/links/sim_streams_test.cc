@@ -13,7 +13,7 @@
 #include "tutti/backends/stream/stream_core.h"
 
 // Random messages between StreamCores over links that split them anywhere. A rank sleeps whenever
-// it may, so a wake-up that is missing shows as "nothing can happen any more, and not all is over".
+// it may. So a missing wake-up shows when no event is left although some rank is not done.
 
 namespace tutti::simulation {
 namespace {
@@ -35,14 +35,14 @@ struct Message {
   MessageHeader header;
   Bytes data;
   Bytes received;
-  bool is_wanted = true;  // else its tag is discarded
+  bool is_wanted = true;  // otherwise its tag is discarded
   Ticket send = 0;
   Ticket receive = 0;
 };
 
 struct Conditions {
   bool has_faults = false;
-  int deaf = -1;  // this rank is not told that its links may move
+  int deaf = -1;  // this rank is not notified when its links may move; -1: none
 };
 
 class StreamWorld {
@@ -56,7 +56,7 @@ class StreamWorld {
         size_(static_cast<int>(world_.between(2, 3))),
         network_(
             events_, seed, size_, [&](int, int) { return draw_link(); }, counters) {
-    // Little credit makes small messages announce themselves, and wait for each other.
+    // With little credit, small messages are announced first and wait for each other.
     std::optional<uint64_t> credit;
     if (world_.chance(700)) credit = uint64_t{512} << world_.below(6);
     for (int rank = 0; rank < size_; ++rank) {
@@ -76,7 +76,7 @@ class StreamWorld {
     if (conditions_.has_faults) draw_fault();
   }
 
-  /// Returns what went wrong; empty: nothing.
+  /// Runs the seed. Returns the error, or "".
   std::string run() {
     for (int rank = 0; rank < size_; ++rank) wake_after(rank, {});
     constexpr uint64_t kMostEvents = 1'000'000;
@@ -96,11 +96,11 @@ class StreamWorld {
 
  private:
   struct Rank {
-    std::unique_ptr<StreamCore> core;  // null once it has left, or was killed
+    std::unique_ptr<StreamCore> core;  // null after it has left or was killed
     std::vector<std::function<void()>> posts;
-    std::deque<std::function<void()>> control_posts;  // in this order
+    std::deque<std::function<void()>> control_posts;  // in the order of their posts
     std::vector<Message*> sends, receives;            // pending
-    std::vector<std::deque<Bytes>> controls;          // that will come, by peer
+    std::vector<std::deque<Bytes>> controls;          // the control messages to come from each peer
     std::vector<bool> is_gone;                        // by peer
     bool is_awake = false;
     bool is_leaving = false;
@@ -118,7 +118,7 @@ class StreamWorld {
   }
 
   size_t draw_bytes() {
-    // More than a rank reads at once.
+    // More than a rank reads in one call.
     if (program_.chance(3) && is_wide_) return program_.below(300'000);
     switch (program_.below(20)) {
       case 0:
@@ -223,17 +223,17 @@ class StreamWorld {
     }
     if (rank.is_leaving && core.is_flushed()) return rank.core.reset();
     if (moved || !core.arm()) return wake_after(number, {});
-    // Its program goes on, which moves it; so does the look whether its goodbyes have arrived.
+    // The rank goes on with its program, or checks whether its goodbyes have arrived.
     if (has_more) wake_after(number, microseconds(1 + schedule_.below(1000)));
     if (rank.is_leaving && core.is_written()) wake_after(number, milliseconds(2));
   }
 
-  // Takes what has come; true if that was something.
+  // Completes finished messages. Returns true if there were any.
   bool look(int number, Rank& rank) {
     const auto before = rank.sends.size() + rank.receives.size();
     std::erase_if(rank.sends, [&](Message* message) {
       const auto state = rank.core->test(message->send, nullptr);
-      // Nobody waits for what is discarded: its receiver may leave before.
+      // A discarded message may fail, because its receiver may leave earlier.
       if (state == TransferState::failed && !may_lose_ && message->is_wanted)
         fault_ = "a send failed";
       return state != TransferState::pending;
@@ -260,7 +260,7 @@ class StreamWorld {
     }
     while (const auto event = rank.core->take_event()) {
       moved = rank.is_gone[static_cast<size_t>(event->peer)] = true;
-      // A rank that hears a goodbye ends the link, without one of its own.
+      // A rank that receives a goodbye ends the link without sending one.
       if (event->kind == PeerEvent::Kind::lost && !may_lose_ && !rank.is_leaving)
         fault_ = fmt::format("rank {} lost rank {}: {}", number, event->peer, event->detail);
     }
@@ -290,7 +290,7 @@ class StreamWorld {
   Random world_, program_, schedule_, faults_;
   Events events_;
   const int size_;
-  bool is_wide_ = true;  // no link takes an event for a few bytes
+  bool is_wide_ = true;  // no link needs an event for every few bytes
   SimNetwork network_;
   std::deque<Message> messages_;
   std::vector<std::unique_ptr<Rank>> ranks_;
@@ -300,7 +300,7 @@ class StreamWorld {
   uint64_t count_ = 0;
 };
 
-// Prints how long a seed takes.
+// Runs seeds and prints the time of each.
 void run_seeds(uint64_t first, uint64_t count, const Conditions& conditions,
                LinkCounters& counters) {
   const auto begin = Clock::now();
@@ -334,7 +334,7 @@ TEST(SimStreams, EveryMessageComesWholeHoweverItIsSplit) {
 TEST(SimStreams, FaultsLoseMessagesButChangeNone) {
   LinkCounters seen;
   run_seeds(0, kSeeds / 2, {.has_faults = true}, seen);
-  // Each fault has a fifth of the seeds, some of which end before.
+  // Each fault is in a fifth of the seeds, but some runs end before it.
   EXPECT_GT(seen.resets, kSeeds / 20);
   EXPECT_GT(seen.kills, kSeeds / 20);
   EXPECT_GT(seen.half_opens, kSeeds / 20);

@@ -7,9 +7,9 @@
 #include "tests/simulation/links/sim_network.h"
 #include "tutti/backends/stream/stream_core.h"
 
-// The simulated links keep what every transport promises, so they are no kinder than real ones. The
-// suite's threads share one world, behind a lock; while they sleep, a thread makes its events
-// happen.
+// The simulated links keep the promises of every transport, so they are no easier than real ones.
+// The threads of the suite share one world behind a lock. While they sleep, another thread runs its
+// events.
 
 namespace tutti::simulation {
 namespace {
@@ -18,8 +18,8 @@ using test::TransportConformance;
 using test::TransportMaker;
 using test::Transports;
 
-// A look that moves nothing takes time too, as long as all that is on its way: the suite takes for
-// rest what does not move within some looks, of which a busy machine allows few.
+// A check that moves nothing takes as long as everything under way. The suite assumes rest when
+// nothing moves within a few checks, and a busy machine allows only few.
 constexpr auto kLook = std::chrono::milliseconds(3);
 
 class LockedWorld {
@@ -50,7 +50,7 @@ class LockedWorld {
   void run() {
     std::unique_lock lock(mutex_);
     while (!is_over_) {
-      // Others get the lock between any two events.
+      // The threads of the suite get the lock between any two events.
       if (!events_.run_next()) {
         changed_.wait(lock);
         continue;
@@ -70,8 +70,8 @@ class LockedWorld {
   std::thread thread_;
 };
 
-// A StreamCore in the world. A thread sleeps on its bell, which nothing rings but a link of its own
-// that was armed, and an abort.
+// A StreamCore in the world. A thread sleeps on its bell. Only an armed link of its own or an abort
+// rings that bell.
 class LockedTransport final : public Transport {
  public:
   LockedTransport(std::shared_ptr<LockedWorld> world, int rank) : world_(std::move(world)) {
@@ -177,7 +177,7 @@ TransportMaker maker_of(const std::string& name, const LinkShape& shape) {
           }};
 }
 
-// The suite's megabytes travel in large pieces, or in few.
+// The megabytes of the suite travel in few pieces.
 INSTANTIATE_TEST_SUITE_P(Simulated, TransportConformance,
                          testing::Values(maker_of("Plain", {}),
                                          maker_of("SplitAnywhere", {.buffer = 100'000,

@@ -15,18 +15,19 @@
 
 namespace tutti::simulation {
 
-/// What the backend of one rank tells that rank.
+/// The functions through which the backend of a rank notifies that rank.
 struct EndHooks {
-  /// Called when something comes for a rank that has armed.
+  /// Called when something arrives for a rank that has armed its backend.
   std::function<void()> on_wake;
-  /// Called before each start; may throw, or return true for an operation that fails by itself.
+  /// Called before each start. It may throw, or return true for an operation that fails without a
+  /// cause.
   std::function<bool(const Collective&, const Launch&)> on_start;
-  /// Told of each control message that is posted.
+  /// Called for each control message that is posted.
   std::function<void(int to, std::span<const std::byte>)> on_post;
 };
 
-/// All that lies between the simulated ranks, and what goes wrong there. Each tier has one: SimNet,
-/// StreamNet and SharedNet. Must outlive the backends that it makes.
+/// The network between the simulated ranks, with its faults. Each tier has its own: SimNet,
+/// StreamNet and SharedNet. It must outlive the backends that it makes.
 class Net {
  public:
   using Time = Events::Time;
@@ -36,10 +37,10 @@ class Net {
 
   // --- leaving ---
   virtual void begin_goodbye(int rank) = 0;
-  /// Whether nothing is left to be written, and whether all of it has reached the peers' hosts.
+  /// Return whether everything is written, and whether all of it has reached the peers' hosts.
   virtual bool is_written(int rank) = 0;
   virtual bool is_flushed(int rank) = 0;
-  /// The communicator of this rank is destroyed; it is not moved any more.
+  /// The communicator of this rank is destroyed. Its backend makes no more progress.
   virtual void end(int rank) = 0;
 
   // --- faults ---
@@ -50,26 +51,27 @@ class Net {
   virtual void clog(int one, int other, Time until) = 0;
   virtual void slow(int one, int other, int64_t bytes_a_second) = 0;
   virtual void damage(int from, int to, int64_t place) = 0;
-  /// All faults of links are over.
+  /// Ends all faults of links.
   virtual void heal() = 0;
 
-  // --- what is left ---
-  /// Operations that this rank has not released yet, messages that it has posted and not asked for
-  /// any more, and memory that it took and did not free.
+  // --- remains ---
+  /// The operations that this rank has not released, the messages that it has posted and still asks
+  /// for, and the memory that it has not freed.
   virtual size_t operations_left(int rank) const = 0;
   virtual size_t tickets_left(int rank) const = 0;
   virtual size_t regions_left(int rank) const = 0;
-  /// Whether an operation that is not over works in this memory.
+  /// Returns whether an unfinished operation uses this memory.
   virtual bool is_used(int rank, const std::byte* begin, size_t bytes) const = 0;
 
-  /// Whether a peer wrote to memory of this rank that had been given back.
+  /// Returns whether a peer wrote to memory of this rank that had been given back.
   virtual bool is_written_late(int) const { return false; }
 
-  /// Lists what ranks did that no backend has to bear, and what a shipped one did not do.
+  /// Errors: what ranks demanded of a backend against its contract, or what a shipped backend
+  /// failed to do.
   std::vector<std::string> broken_promises;
-  /// The faults that met something, and when the first message got a wrong byte.
+  /// The kinds of faults that had an effect.
   FaultKinds faults;
-  /// Counts what was done in shared memory.
+  /// The events in shared memory.
   Sights sights;
   std::optional<Time> damaged;
 
@@ -78,7 +80,7 @@ class Net {
   void sees(Sight sight) { sights.set(static_cast<size_t>(sight)); }
 };
 
-/// Memory that its backend counts.
+/// A region that its backend counts.
 class CountedRegion final : public Region {
  public:
   CountedRegion(std::unique_ptr<Region> memory, std::shared_ptr<size_t> count)

@@ -1,5 +1,4 @@
-// The shell around the node: when it steps, when it sleeps, and what wakes it, as the engine's
-// threads do it.
+// The shell around the node: when it steps, sleeps and wakes up, as the engine's threads do.
 
 #include "tests/simulation/world/rank.h"
 
@@ -16,7 +15,7 @@ namespace tutti::simulation {
 
 namespace {
 
-// Between two steps of a rank that has something to do, where ranks share memory.
+// The longest time between two steps of a busy rank if ranks share memory.
 constexpr auto kLongestTurn = std::chrono::nanoseconds(2000);
 
 double seconds(Micros micros) { return static_cast<double>(micros) / kSecond; }
@@ -57,7 +56,7 @@ SimRank::SimRank(SimWorld& world, int rank)
   }
   if (of.over_streams) {
     context_.executor.segment_bytes = of.segment_bytes;
-    // A rank that closes does not give up before a slow link has passed on what it was given.
+    // A closing rank waits until a slow link has sent everything.
     options_.close_timeout = 60;
   }
   EndHooks hooks;
@@ -123,14 +122,14 @@ void SimRank::turn() {
     return plan_turn(std::max(frozen_until_, steps_frozen_until_));
   if (is_leaving_) return leave();
   const bool had_drivers = drivers() > 0;
-  // A call that is over lets go of the node before another step. Who closes makes one.
+  // A finished blocking call releases the node before another step. A closing rank makes a step.
   bool moved = is_closing_;
   if (!call_ || poll_call())
     moved = step();
   else if (drivers() > 0)
-    moved = true;  // another thread has the token now, and begins with a step
+    moved = true;  // another thread has the token now and begins with a step
   if (is_killed_) return;
-  // The threads whose Works are done go on.
+  // Threads whose Works are done go on.
   for (auto& thread : threads_)
     if (thread.waits && thread.awaited.back()->done())
       resume(thread, std::chrono::microseconds(random_.between(0, 3)));
@@ -146,7 +145,7 @@ SimRank::Time SimRank::next_turn() {
   return now + std::chrono::nanoseconds(random_.between(0, kLongestTurn.count()));
 }
 
-// Peers write between the last look of this rank and its sleep, and do not ring it.
+// Between the last check of this rank and its sleep, peers may write without waking it.
 void SimRank::rest_later(bool had_drivers) {
   is_turn_planned_ = true;
   wants_turn_ = false;
@@ -162,7 +161,7 @@ bool SimRank::step() {
   const auto now = world_.events().now();
   const bool has_input = rung_ || woken_ || is_due_;
   const auto& scheduler = node_->scheduler();
-  // Bytes of a stream may come in the very moment of a look, so worlds over streams are left out.
+  // Over streams, bytes may arrive at the very time of a check, so those worlds are left out.
   const bool is_look = is_due_ && !rung_ && !woken_ && !world_.from().world.over_streams &&
                        std::min(scheduler.next_deadline(), scheduler.next_look()) > now;
   rung_ = woken_ = is_due_ = false;
@@ -208,7 +207,7 @@ void SimRank::fill_batch() {
   }
 }
 
-// The thread that has made a step rests, or makes the next one.
+// The thread that has made a step rests or makes another one.
 void SimRank::rest(bool moved, bool had_drivers) {
   if (is_closing_) {
     if (drivers() == 0 && node_->phase() == Phase::over) return end_close();
@@ -237,7 +236,7 @@ void SimRank::rest(bool moved, bool had_drivers) {
   sleep(background_due_);
 }
 
-// The background thread sleeps on what it armed before the driver drove.
+// The background thread sleeps until the time that it set before another thread drove the node.
 void SimRank::leave_to_background() {
   const bool armed = node_->arm();
   const auto now = world_.events().now();
@@ -250,7 +249,7 @@ void SimRank::leave_to_background() {
 
 void SimRank::sleep(Time due) {
   const auto now = world_.events().now();
-  // A descriptor that was written to meanwhile is still readable.
+  // The bell rang meanwhile, so there is no sleep.
   if (rung_ || woken_) return plan_turn(now);
   is_asleep_ = true;
   const uint64_t number = ++sleeps_;
@@ -287,7 +286,7 @@ void SimRank::end_close() {
   leave();
 }
 
-// As the goodbye of StreamTransport, which waits until all of it has arrived.
+// Waits until everything has arrived, like the goodbye of StreamTransport.
 void SimRank::leave() {
   const auto now = world_.events().now();
   rung_ = woken_ = is_due_ = false;
@@ -335,8 +334,8 @@ void SimRank::observe(std::string_view) {
     throw std::runtime_error("the observer throws");
 }
 
-// A gate starts before its bucket, with the next tag: this rank takes part when the first of them
-// starts.
+// Records how this rank takes part in a bucket. A gate starts before its bucket, with the next tag;
+// the first start of the two counts.
 void SimRank::note_bucket(const Launch& launch) {
   const uint64_t plan = launch.tag >> kQueueTagBits;
   const uint64_t sequence = (launch.tag - (plan << kQueueTagBits)) / 2;
@@ -355,7 +354,7 @@ bool SimRank::on_start(const Collective& collective, const Launch& launch) {
       collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::recv;
   const bool is_planned = launch.tag >> kQueueTagBits != 0;
   if (is_planned && !is_pair && launch.queue != kBlocking) note_bucket(launch);
-  // An operation behind a gate starts when that opens, in no order with others.
+  // An operation behind a gate starts when the gate opens, without an order among others.
   const bool is_gated = is_planned && launch.queue == kNoQueue;
   if (!is_gated && !(is_pair && launch.queue == kBlocking)) {
     const uint64_t queue = launch.queue == kBlocking ? 1002 : is_planned ? 1001 : 0;
@@ -394,7 +393,7 @@ void SimRank::on_post(int to, std::span<const std::byte> message) {
       if (record.farewell != kNever) ++record.operation_messages_after_farewell;
       break;
     case MessageType::ping:
-      // Rank 0 watches for all ranks, so names of others may wait there.
+      // Rank 0 watches the names of all ranks, so it may ping for another rank's operation.
       if (rank_ != 0 && open_.empty() && !call_ && node_->scheduler().runs().empty())
         record.idle_pings.push_back(world_.micros());
       break;
@@ -416,7 +415,7 @@ void SimRank::note_phase() {
   world_.on_phase(static_cast<int>(phase));
 }
 
-// --- what is thrown -----------------------------------------------------------------------------
+// --- exceptions ---------------------------------------------------------------------------------
 
 void SimRank::break_down() noexcept {
   const auto error = node_->error_of_exception();

@@ -22,9 +22,9 @@ namespace tutti::simulation {
 
 class SimWorld;
 
-/// One rank: the shipped Node in a shell that does what the engine's does, without threads. It
-/// sleeps whenever the engine may, and is woken only by what wakes the engine: its bell, its
-/// backend where it has armed it, and the time that it sleeps until.
+/// One rank: the shipped Node in a shell that replaces the engine, without threads. It sleeps
+/// whenever the engine may. Only what wakes the engine wakes it: its bell, its armed backend, and
+/// the end of its sleep.
 class SimRank final : private Outside {
  public:
   using Time = Events::Time;
@@ -32,9 +32,9 @@ class SimRank final : private Outside {
   ~SimRank() override;
   void start();
 
-  // --- what happens to it ---
+  // --- faults and the end ---
   void kill();
-  /// Instead of start(): the ranks do not meet after all, and its process ends with that.
+  /// Replaces start(): the ranks do not meet, and this rank's process ends.
   void abandon();
   void stand_still(Time until, bool only_steps);
   void heal();
@@ -43,7 +43,7 @@ class SimRank final : private Outside {
   bool is_over() const { return is_over_; }
   bool is_standing_still() const;
   int pid() const { return 100 + rank_; }
-  /// At the end of the world: whether something waits here for ever, and what is left.
+  /// Called at the end of the world. Records whether anything waits for ever, and what is left.
   void look_back();
 
  private:
@@ -52,7 +52,7 @@ class SimRank final : private Outside {
   struct Use {
     size_t record = 0;
     const Operation* operation = nullptr;
-    std::vector<std::byte> memory, given;  // of input and output; what was in it before
+    std::vector<std::byte> memory, given;  // input and output; their contents before the operation
     std::byte *in = nullptr, *out = nullptr;
     size_t in_bytes = 0, out_bytes = 0;
     bool is_library = false;
@@ -69,16 +69,16 @@ class SimRank final : private Outside {
     bool has_waited = false;
     std::vector<Use*> unwaited;
     std::vector<std::shared_ptr<WorkState>> awaited;  // the last one first
-    bool waits = false;                               // for the last of these
+    bool waits = false;                               // for the last element of `awaited`
     bool is_resuming = false;
     bool is_over = false;
   };
-  /// The blocking call under way.
+  /// The current blocking call.
   struct Call {
     Thread* thread = nullptr;
     std::string name;
     std::vector<Use*> uses;
-    std::optional<PairCalls> parts;  // one, where it is a call of all ranks
+    std::optional<PairCalls> parts;  // the two parts of a sendrecv, or one part
     std::vector<std::vector<int64_t>> counts;
     std::optional<Time> failed_since;
   };
@@ -120,7 +120,7 @@ class SimRank final : private Outside {
   // --- rank_program.cc: the program ---
   void resume(Thread& thread, Clock::duration delay);
   void run(Thread& thread);
-  bool act(Thread& thread, const Action& action);  // false: it goes on later
+  bool act(Thread& thread, const Action& action);  // false: the action continues later
   bool submit(Thread& thread, const Action& action, bool rings);
   void submit_join(Thread& thread);
   bool wait(Thread& thread);
@@ -167,7 +167,7 @@ class SimRank final : private Outside {
   std::unique_ptr<Node> node_;
   Node::Batch batch_;
 
-  // These wait to be taken.
+  // Inputs of the next step.
   std::vector<Entry*> submitted_, joins_;
   std::optional<KnownDeaths> deaths_;
   uint64_t submissions_ = 0;
@@ -181,10 +181,10 @@ class SimRank final : private Outside {
   std::string closing_error_;
   Time leaves_by_;
 
-  // Whose turn it is.
+  // The state of the turns.
   bool is_turn_planned_ = false, is_asleep_ = false, rung_ = false, woken_ = false;
-  bool is_due_ = false;      // the time of its sleep was over
-  bool wants_turn_ = false;  // one was asked for while one was planned
+  bool is_due_ = false;      // its sleep has ended
+  bool wants_turn_ = false;  // a turn was requested while another one was planned
   uint64_t sleeps_ = 0;
   Time background_due_ = Time::max();
   Time frozen_until_, steps_frozen_until_;
@@ -195,10 +195,10 @@ class SimRank final : private Outside {
   std::vector<Use*> open_;
   std::deque<Thread> threads_;
   std::optional<Call> call_;
-  std::shared_ptr<Region> memory_;                    // of allocate
-  std::vector<std::shared_ptr<Region>> kept_memory_;  // given back, and still to be looked at
+  std::shared_ptr<Region> memory_;                    // from the last allocate
+  std::vector<std::shared_ptr<Region>> kept_memory_;  // given back, but still to be checked
   std::unique_ptr<Region> region_;
-  size_t taken_ = 0;  // of it
+  size_t taken_ = 0;  // bytes of memory_ in use
   int64_t starts_ = 0, observations_ = 0;
   Phase phase_ = Phase::forming;
 };

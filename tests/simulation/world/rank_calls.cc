@@ -1,4 +1,4 @@
-// Blocking calls of a rank's program, as the engine makes them where the backend serves them.
+// A program's blocking calls, made as the engine makes them if the backend serves them.
 
 #include <fmt/format.h>
 
@@ -55,7 +55,7 @@ Collective SimRank::collective_of(Use& use, Call& call) {
   return made;
 }
 
-// False: it goes on later.
+// Begins a blocking call. Returns false if the thread continues later.
 bool SimRank::block(Thread& thread, const Action& action) {
   const auto& first = action.operations.front();
   if (!world_.from().world.serves_blocking) {
@@ -69,7 +69,7 @@ bool SimRank::block(Thread& thread, const Action& action) {
     }
     return wait(thread);
   }
-  // Another thread's call has the token.
+  // The call of another thread has the token (the right to drive the node).
   if (call_) {
     resume(thread, std::chrono::microseconds(50));
     return false;
@@ -103,14 +103,15 @@ bool SimRank::block(Thread& thread, const Action& action) {
       return;
     }
     size_t left = call.uses.size();
-    // A receive is posted before the send.
+    // The receives are posted before the sends.
     for (const bool sends : {false, true})
       for (auto* use : call.uses) {
         if ((use->operation->kind == CollectiveKind::send) != sends) continue;
         if (is_pair(first.kind)) blocking.add_peer(use->operation->root);
         launch.name = use->operation->name;
         const auto collective = collective_of(*use, call);
-        // The other rank looks for this one's receive before it is done with its send.
+        // Only the last part spins, because the peer needs this rank's receive before its own send
+        // can end.
         launch.spins = --left == 0 ? world.spins : 0;
         const Window window{collective.output, use->operation->count()};
         const auto bytes = static_cast<size_t>(use->operation->bytes());
@@ -143,7 +144,7 @@ bool SimRank::block(Thread& thread, const Action& action) {
   return false;
 }
 
-// True: it needs another step.
+// Checks the blocking call. Returns true if the node needs another step.
 bool SimRank::poll_call() {
   auto& call = *call_;
   auto& blocking = node_->blocking();

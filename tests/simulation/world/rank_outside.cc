@@ -1,4 +1,4 @@
-// The answers of a rank's shell to what its node asks for.
+// The shell's answers to the requests of its node.
 
 #include <fmt/format.h>
 
@@ -75,13 +75,13 @@ void SimRank::ask_for_deaths() {
   read_deaths(world_.events().now() + Node::kLongestInquiry);
 }
 
-// A thread of the engine reads them once in 5 ms, and waits as long as the store takes.
+// A thread of the engine reads the deaths every 5 ms, and waits for the store as long as needed.
 void SimRank::read_deaths(Time end) {
   Clock::duration takes = std::chrono::microseconds(random_.between(20, 1500));
   if (const auto* slow = world_.fault(Fault::Kind::store_slow, rank_))
     takes += std::chrono::microseconds(slow->length);
   const bool is_gone = world_.fault(Fault::Kind::store_gone, rank_) != nullptr;
-  if (is_gone && random_.chance(500)) return;  // it never answers
+  if (is_gone && random_.chance(500)) return;  // the store never answers
   auto known = world_.deaths();
   world_.events().after(takes, [this, end, is_gone, known = std::move(known)] {
     if (!asks_ || is_over_ || is_killed_) return;

@@ -17,8 +17,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Memory that the program shares with its peers. What is done when it is gone says for how long the
-// bytes stay.
+// Memory that the program shares with its peers. `on_free` is called when it is freed.
 class ProgramRegion final : public Region {
  public:
   ProgramRegion(std::shared_ptr<Region> memory, std::function<void()> on_free)
@@ -85,7 +84,7 @@ bool SimRank::act(Thread& thread, const Action& action) {
       submit(thread, action, true);
       return true;
     case Action::Kind::wait: {
-      // The last one of that name, or all; the first is waited for first.
+      // Waits for the last operation with that name, or for all of them, beginning with the first.
       std::vector<Use*> rest;
       const auto is_meant = [&](const Use& use) {
         if (action.text.empty() || use.operation == nullptr) return true;
@@ -132,7 +131,7 @@ bool SimRank::act(Thread& thread, const Action& action) {
   return true;
 }
 
-// False: it waits. A thread that waits drives the node itself.
+// Returns false if the thread waits. A waiting thread drives the node itself.
 bool SimRank::wait(Thread& thread) {
   while (!thread.awaited.empty()) {
     auto& work = *thread.awaited.back();
@@ -226,7 +225,7 @@ SimRank::Use& SimRank::make_use(const Thread& thread, const Operation& operation
   in_place |= kind == CollectiveKind::broadcast;
   const bool is_one =
       in_place && (kind == CollectiveKind::allreduce || kind == CollectiveKind::broadcast);
-  // Where peers reach it, output may lie in that memory too.
+  // An output may also lie in memory that the peers reach.
   const auto take = [&](size_t wanted) -> std::byte* {
     if (!memory_ || taken_ + wanted > memory_->bytes()) return nullptr;
     return memory_->data() + std::exchange(taken_, taken_ + wanted);
@@ -322,7 +321,7 @@ void SimRank::fill_entry(Entry& entry, Use& use, const std::string& group, size_
       kind != CollectiveKind::gather && kind != CollectiveKind::scatter)
     signature.root = 0;
   use.is_library = entry.library_output;
-  // The entry of a name keeps what its plan knows of it while nothing changes.
+  // The entry of a name keeps its plan as long as the request stays the same.
   if (!(entry.request.signature == signature && entry.request.rows == request.rows))
     entry.plan_id = 0;
   entry.request = std::move(request);
@@ -343,7 +342,7 @@ bool SimRank::submit(Thread& thread, const Action& action, bool rings) {
     refuse(thread, action, *why);
     return false;
   }
-  // All or none.
+  // Either all operations are accepted, or none.
   std::vector<Entry*> entries;
   const std::string* twice = nullptr;
   for (const auto& operation : action.operations) {
@@ -496,7 +495,8 @@ void SimRank::allocate(size_t bytes) {
   });
 }
 
-// Looks a last time at what lay there. The memory stays while an operation in it is not over.
+// Checks the outputs in the memory a last time. The memory stays until all operations in it have
+// ended.
 void SimRank::let_go_of(std::shared_ptr<Region> memory) {
   const auto lies_in = [&](const std::byte* at) {
     return at >= memory->data() && at < memory->data() + memory->bytes();

@@ -12,7 +12,7 @@ Geometry geometry_of(const World& world) {
   return {world.chunk_bytes, world.one_shot_bytes, world.in_place_bytes};
 }
 
-/// The backend over links, which says whether it would let its rank sleep.
+/// The backend over links. It reports whether it would let its rank sleep.
 class RestBackend final : public Backend {
  public:
   explicit RestBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
@@ -48,7 +48,7 @@ class RestBackend final : public Backend {
 
 }  // namespace
 
-/// The shipped backend of one rank, with a look at what it does in shared memory.
+/// The shipped backend of one rank, which also records its events in shared memory.
 class MemoryBackend final : public Backend {
  public:
   MemoryBackend(SharedNet& net, int rank, std::unique_ptr<Backend> inner, RestBackend& rest,
@@ -64,8 +64,8 @@ class MemoryBackend final : public Backend {
     sleeps_unrung_ = false;
     on_wake_();
   }
-  /// Looks before anything moves whether a rank that armed, and was not rung, has nothing to do in
-  /// memory.
+  /// Called before anything moves. Checks that a rank which armed its backend, and was not woken,
+  /// had nothing to do in shared memory.
   void wakes() {
     if (!std::exchange(sleeps_unrung_, false)) return;
     if (!inner_->arm() && rest_.lets_sleep())
@@ -112,12 +112,12 @@ class MemoryBackend final : public Backend {
   SharedNet& net_;
   const int rank_;
   const std::unique_ptr<Backend> inner_;
-  RestBackend& rest_;  // the inner one owns it
+  RestBackend& rest_;  // owned by inner_
   const std::function<void()> on_wake_;
   bool sleeps_unrung_ = false;
 };
 
-/// An operation in shared memory.
+/// An operation in shared memory that records its events.
 class MemoryBackend::Watched final : public tutti::Operation {
  public:
   Watched(MemoryBackend& backend, OperationPtr inner)
@@ -165,7 +165,7 @@ void MemoryBackend::note_start(const Collective& collective, const Launch& launc
   if (launch.contributors > 0 && launch.contributors < net_.world_.size) sees(Sight::join);
   if (!launch.windows.empty()) sees(Sight::direct);
   if (collective.input != nullptr && inner_->shares(collective.input, 1)) sees(Sight::shared_input);
-  // One that is cut in two may tell only of two messages, as one that needs no cut.
+  // Two messages may mean an operation without a cut, so only more of them count.
   if (!is_pair && inner_->predict(collective, launch).messages > 2) sees(Sight::many_chunks);
   if (is_pair && collective.send_counts[0] * size_of(collective.dtype) > net_.geometry_.chunk_bytes)
     sees(Sight::many_chunks);

@@ -11,12 +11,12 @@ namespace tutti::simulation {
 
 class MemoryBackend;
 
-/// The ranks of the shared tier have the links of a StreamNet between them, and memory that all
-/// reach. The backend over it is the shipped one, with its queues of chunks and its pairs. A
-/// Geometry of small numbers cuts small tensors into many chunks.
+/// The network of the shared tier: the links of a StreamNet, and memory that all ranks reach. The
+/// backend over it is the shipped one, with its queues of chunks and its pairs. A Geometry with
+/// small numbers cuts small tensors into many chunks.
 ///
-/// A rank that has armed is woken by its links, and by a peer that rings it. What it could do in
-/// shared memory although nobody has rung it is a broken promise.
+/// A rank that has armed its backend is woken by its links, or by a peer that rings it. If it could
+/// go on in shared memory although no peer rang it, that is a broken promise.
 class SharedNet final : public StreamNet {
  public:
   SharedNet(Events& events, const World& world);

@@ -31,7 +31,7 @@ SimOperation::SimOperation(SimBackend& end, const Collective& collective, const 
   if (is_of_two(collective.kind)) {
     const bool sends = collective.kind == CollectiveKind::send;
     const int from = sends ? rank : root, to = sends ? root : rank;
-    // Blocking ones are counted, by each pair of ranks.
+    // The tags of blocking operations count the calls of each pair of ranks.
     const uint64_t tag =
         launch.name.empty() ? launch.tag : ++end.net_.pair_calls_[SimNet::place(rank)][{from, to}];
     key_ = {launch.queue, tag, from, to};
@@ -44,7 +44,7 @@ SimOperation::SimOperation(SimBackend& end, const Collective& collective, const 
 SimOperation::~SimOperation() {
   end_->net_.withdraw(*this);
   end_->net_.operations_.erase(id_);
-  // A rank that gives up before it is over takes its part from the others.
+  // If a rank releases its operation before the end, the other ranks never get its part.
   if (!resolved_ || coming_ != OperationState::pending) return;
   *goes_well_ = false;
   for (const auto& [id, other] : end_->net_.operations_)
@@ -81,7 +81,7 @@ void SimOperation::cancel() {
   is_cancelled_ = true;
   auto& net = end_->net_;
   if (net.traits_.cannot_cancel) {
-    // Calls may end a quarter of a second later because of it: the judge allows no more.
+    // A cancelled call may end up to a quarter of a second later; the judge allows that much.
     net.end_later(*this, OperationState::failed, net.draw_delay(kSecond / 4));
     return;
   }
@@ -214,7 +214,8 @@ bool SimBackend::progress() {
         if (const auto found = net_.operations_.find(arrival.id); found != net_.operations_.end())
           found->second->is_seen_ = true;
         if (!net_.traits_.works_elsewhere) break;
-        // A library's threads move this, which is no move of this rank; but arm() hears of it.
+        // A library's threads complete the operation, so it is not progress of this rank. But arm()
+        // reports it.
         has_news_ = true;
         continue;
       case Arrival::Kind::ticket: {

@@ -12,8 +12,8 @@
 
 namespace tutti::simulation {
 
-/// One operation of one rank. What it brings is there once all ranks that take part have started
-/// it, and this rank sees it in progress().
+/// One operation of one rank. Its result exists once all ranks of the operation have started it and
+/// this rank has called progress().
 class SimOperation final : public tutti::Operation {
  public:
   SimOperation(SimBackend& end, const Collective& collective, const Launch& launch);
@@ -37,32 +37,33 @@ class SimOperation final : public tutti::Operation {
   Launch launch_;
   std::string name_;
   SimNet::Key key_;
-  std::vector<std::byte> packed_;  // what the edges gave
-  std::vector<std::byte> result_;  // what it brings
+  std::vector<std::byte> packed_;  // the data after packing
+  std::vector<std::byte> result_;  // the operation's result
   std::optional<Error> failure_;
-  std::shared_ptr<bool> goes_well_;  // with all that resolved with it
-  bool resolved_ = false;            // its end is on its way
+  std::shared_ptr<bool> goes_well_;  // shared by all operations that resolved together
+  bool resolved_ = false;            // its end is scheduled
   bool is_cancelled_ = false;
-  OperationState coming_ = OperationState::pending;  // as it is
-  bool is_seen_ = false;                             // by progress()
-  OperationState state_ = OperationState::pending;   // as the caller knows
+  OperationState coming_ = OperationState::pending;  // the real state
+  bool is_seen_ = false;                             // progress() has seen the state
+  OperationState state_ = OperationState::pending;   // the state that the caller has seen
 };
 
-/// One rank's end of the simulated network. Nothing is seen of what came before progress(), nobody
-/// is woken who has not armed.
+/// One rank's end of the simulated network. An arrival becomes visible only in progress(), and only
+/// a rank that has armed its backend is woken.
 class SimBackend final : public Backend, private Transport {
  public:
   SimBackend(SimNet& net, int rank);
   ~SimBackend() override;
 
-  /// Called when something comes for a rank that has armed.
+  /// Called when something arrives for a rank that has armed its backend.
   std::function<void()> on_wake;
-  /// Called before each start; may throw, or return true for an operation that fails by itself.
+  /// Called before each start. It may throw, or return true for an operation that fails without a
+  /// cause.
   std::function<bool(const Collective&, const Launch&)> on_start;
-  /// Told of each control message that is posted.
+  /// Called for each control message that is posted.
   std::function<void(int to, std::span<const std::byte>)> on_post;
   size_t regions() const { return *regions_; }
-  /// Control messages that nobody took.
+  /// Returns the number of control messages that were never taken.
   size_t messages_left() const { return inbox_.size(); }
 
   Capabilities capabilities() const override;
@@ -110,10 +111,10 @@ class SimBackend final : public Backend, private Transport {
 
   SimNet& net_;
   const int rank_;
-  std::deque<Arrival> arrivals_;  // that progress() has not seen
+  std::deque<Arrival> arrivals_;  // not yet seen by progress()
   std::deque<std::pair<int, std::vector<std::byte>>> inbox_;
   std::deque<PeerEvent> peer_events_;
-  std::vector<bool> has_left_;  // of these, on purpose
+  std::vector<bool> has_left_;  // peers that left on purpose
   std::vector<bool> is_gone_;   // peers whose link has ended
   std::vector<SimNet::Time> heard_;
   std::shared_ptr<size_t> regions_ = std::make_shared<size_t>(0);

@@ -1,5 +1,5 @@
-// The simulated backend is a backend: it passes the suite that each of them passes. A lock stands
-// around the world, and whoever lets a rank make progress lets all happen that can happen.
+// The simulated backend passes the suite of all backends. A lock protects the world. A rank that
+// makes progress runs all events that can happen.
 
 #include "tests/simulation/world/sim_backend.h"
 

@@ -33,7 +33,7 @@ class SimRegion final : public Region {
   std::byte* const data_;
 };
 
-/// Memory that its peers can still read when it is gone.
+/// A region that its peers can still read after it is gone.
 class KeptRegion final : public Region {
  public:
   KeptRegion(std::shared_ptr<SimHeap> heap, size_t bytes)
@@ -101,7 +101,7 @@ std::byte* SimHeap::take(size_t bytes) {
   std::memset(block.data.get(), 0, bytes);
   block.bytes = bytes;
   block.place = end_;
-  end_ += bytes + kPage;  // what lies behind a block is nowhere
+  end_ += bytes + kPage;  // leaves a gap behind each block
   return block.data.get();
 }
 
@@ -114,7 +114,7 @@ void SimHeap::give_back(const std::byte* data) {
 }
 
 uint64_t SimHeap::place_of(const std::byte* data, size_t bytes) const {
-  // The first block has what the ranks tell each other, and no elements of an operation.
+  // The first block holds the ranks' flags and no elements of an operation.
   for (size_t i = 1; i < blocks_.size(); ++i) {
     const auto& block = blocks_[i];
     const auto* begin = block.data.get();

@@ -11,22 +11,22 @@
 
 namespace tutti::simulation {
 
-/// The memory that one simulated rank shares, of this process. Nothing of it is used twice, so
-/// that a peer which still writes where memory was given back is found.
+/// The memory that one simulated rank shares. No address is used twice, so that a peer's write to
+/// memory that was given back is found.
 class SimHeap {
  public:
-  /// `first`: so many bytes are there from the beginning.
+  /// `first`: the bytes of a block that exists from the beginning.
   explicit SimHeap(size_t first);
-  /// Zeroed, at a page.
+  /// Returns zeroed memory that begins at a page.
   std::byte* take(size_t bytes);
-  /// Something else is there from now on, and stays.
+  /// Fills the memory with other bytes and keeps it.
   void give_back(const std::byte* data);
   std::byte* first() const { return blocks_.front().data.get(); }
-  /// SharedMemory::kNowhere: it is not in memory that is taken.
+  /// Returns the offset of `data`, or SharedMemory::kNowhere if it is not in memory that is taken.
   uint64_t place_of(const std::byte* data, size_t bytes) const;
-  /// Null: nothing was ever there.
+  /// Returns the memory at `place`, or null if there never was any.
   std::byte* at(uint64_t place, size_t bytes) const;
-  /// Whether all that was given back is as it was left.
+  /// Returns whether all memory that was given back is unchanged since then.
   bool is_untouched() const;
 
  private:
@@ -40,18 +40,18 @@ class SimHeap {
     bool is_taken = true;
   };
   std::vector<Block> blocks_;
-  uint64_t end_ = 0;  // where the next one begins
+  uint64_t end_ = 0;  // the offset of the next block
 };
 
-/// The memory of all ranks of a world.
+/// The shared memory of all ranks of a world.
 class SimShared {
  public:
   SimShared(int size, size_t first);
-  /// `rings`: called when this rank rings another one. `has_good`: asked whether there is memory
-  /// for good.
+  /// Returns the shared memory of `rank`. It calls `rings` when this rank rings another one, and
+  /// `has_good` to learn whether there is permanent memory.
   std::unique_ptr<SharedMemory> of(int rank, std::function<void(int)> rings,
                                    std::function<bool()> has_good);
-  /// Whether memory of this rank was written when it had been given back.
+  /// Returns whether memory of this rank was written after it had been given back.
   bool is_written_late(int rank) const {
     return !heaps_.at(static_cast<size_t>(rank))->is_untouched();
   }

@@ -105,7 +105,7 @@ void SimNet::end_link(int from, int to, PeerEvent::Kind kind, const std::string&
     return;
   }
   auto when = control_arrival(from, to, 0);
-  // A goodbye comes behind all that was written before.
+  // A goodbye arrives behind everything that was written before.
   if (kind == PeerEvent::Kind::left) *when = std::max(*when, way.last_of_all);
   events_.at(*when, [=, this] { on_link_end(from, to, kind, detail); });
   if (kind == PeerEvent::Kind::lost && traits_.fails_before_reason)
@@ -148,7 +148,7 @@ void SimNet::cut(int one, int other) {
   end_link(other, one, PeerEvent::Kind::lost, "connection reset");
 }
 
-// Nobody was told which bytes vanished, so the link cannot go on afterwards.
+// No rank knows which bytes were lost, so the link cannot go on afterwards.
 void SimNet::half_open(int from, int to, Time until) {
   link(from, to).half_open_until = std::max(link(from, to).half_open_until, until);
   events_.at(until, [this, from, to] {
@@ -225,7 +225,7 @@ void SimNet::join(SimOperation& operation) {
   }
   mine = &operation;
   ++made->came;
-  // A link that has ended brings nothing more.
+  // Nothing arrives over a link that has ended.
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank && operation.end_->is_gone_[place(peer)] && needs(operation, peer) &&
         !(operation.is_blocking() && operation.end_->has_left_[place(peer)]))
@@ -258,7 +258,7 @@ void SimNet::end_later(SimOperation& operation, OperationState state, Clock::dur
   });
 }
 
-// All have come: what each one gets is known, and is on its way.
+// All ranks have started the operation. Computes their results and schedules their ends.
 void SimNet::resolve(Meeting& meeting) {
   uint32_t verdict = 0;
   for (const auto* operation : meeting.operations)
@@ -285,18 +285,18 @@ void SimNet::resolve(Meeting& meeting) {
     for (const auto* other : meeting.operations) {
       if (other == nullptr || other == operation) continue;
       const int from = other->end_->rank_;
-      // A sender does not wait for its receiver's data, only for its presence.
+      // A sender does not wait for data of its receiver, only for its start.
       const auto arrives = arrival(from, rank, other->result_.size() / place(size_));
       if (link(from, rank).ended || !arrives) comes = false;
       if (arrives) when = std::max(when, *arrives);
     }
-    if (!comes) continue;  // the end of the link ends it
+    if (!comes) continue;  // the end of the link ends this operation
     operation->resolved_ = true;
     operation->goes_well_ = goes_well;
     ends.push_back({operation, state, when});
   }
-  // A blocking send or receive is through memory that both ranks see: neither hears that the other
-  // has left before it sees what that one had finished.
+  // A blocking send or receive goes through memory that both ranks see. A rank sees what its peer
+  // finished before it learns that the peer has left. So both ends come together.
   const auto last = std::ranges::max_element(ends, {}, &End::when);
   for (const auto& [operation, state, when] : ends) {
     const auto kind = operation->collective_.kind;
@@ -342,7 +342,7 @@ Ticket SimNet::send(int from, int to, const MessageHeader& header,
   message.verdict = header.verdict;
   if (is_eager) {
     message.bytes.assign(bytes.begin(), bytes.end());
-    // It is written before it arrives.
+    // The send completes before the message arrives.
     events_.at(std::min(*when, now() + draw_delay(20)),
                [=, this] { finish(from, ticket, TransferState::done); });
   } else {
@@ -445,7 +445,7 @@ void SimNet::cancel(int rank, Ticket ticket) {
     else
       std::erase(box->second.receives, ticket);
   }
-  if (one.sends && one.bytes <= traits_.eager_bytes) return;  // it is about to be done
+  if (one.sends && one.bytes <= traits_.eager_bytes) return;  // it is about to complete
   finish(rank, ticket, TransferState::failed);
 }
 
@@ -463,7 +463,7 @@ void SimNet::discard(int rank, uint64_t first, uint64_t last) {
 void SimNet::fail_tickets(int rank, int peer) {
   for (auto& [ticket, one] : tickets_[place(rank)])
     if (one.peer == peer) {
-      // Messages that came before the end of the link stay.
+      // Messages that arrived before the end of the link stay.
       const BoxKey key{peer, rank, one.tag, one.key};
       if (!one.sends && boxes_.contains(key)) std::erase(boxes_[key].receives, ticket);
       finish(rank, ticket, TransferState::failed);

@@ -23,7 +23,7 @@ namespace tutti::simulation {
 class SimBackend;
 class SimOperation;
 
-/// Says what the backends of one simulated network can do, and how fast it is.
+/// The properties of the backends of one simulated network, and its speed.
 struct SimTraits {
   Micros latency = 100;
   int far = 0;            // as in World
@@ -32,13 +32,13 @@ struct SimTraits {
   bool fails_before_reason = false;
   bool works_elsewhere = false;
   bool serves_blocking = true;
-  bool packs = false;       // it has memory of its own for buckets
+  bool packs = false;       // the backend has its own memory for buckets
   size_t eager_bytes = 64;  // longer messages wait at their sender
-  uint64_t salt = 0;        // of what is drawn
+  uint64_t salt = 0;        // seed of all that is drawn
 };
 
-/// All that lies between the simulated ranks: links with their faults, the operations that the
-/// ranks have started, and messages on their way. Events carry what takes time.
+/// The model network: links with their faults, the operations that the ranks have started, and
+/// messages under way. Everything that takes time is an event.
 class SimNet final : public Net {
  public:
   SimNet(Events& events, int size, const SimTraits& traits);
@@ -46,7 +46,7 @@ class SimNet final : public Net {
   std::unique_ptr<SimBackend> make_end(int rank);
   std::unique_ptr<Backend> make_backend(int rank, const Context& context, EndHooks hooks) override;
 
-  // Nothing of a goodbye takes time here.
+  // A goodbye takes no time here.
   void begin_goodbye(int rank) override;
   bool is_written(int) override { return true; }
   bool is_flushed(int) override { return true; }
@@ -76,13 +76,13 @@ class SimNet final : public Net {
     Micros more = 0;
     int64_t bandwidth = 0;
     bool ended = false;    // nothing more is written to it
-    bool dropped = false;  // something vanished in it
+    bool dropped = false;  // bytes were lost on it
     std::optional<int64_t> damage;
   };
-  // The key of an operation is the queue, the tag, and for pairs the two ranks.
+  // The key of an operation: the queue, the tag, and for pairs the two ranks.
   using Key = std::tuple<int, uint64_t, int, int>;
   struct Meeting {
-    std::vector<SimOperation*> operations;  // by rank; null: it has not come
+    std::vector<SimOperation*> operations;  // by rank; null: that rank has not started it
     int needed = 0, came = 0;
     bool is_pair = false;
   };
@@ -93,16 +93,16 @@ class SimNet final : public Net {
     uint32_t key = 0, verdict = 0;
     std::byte* data = nullptr;
     size_t bytes = 0;
-    TransferState state = TransferState::pending;  // as it is
-    TransferState seen = TransferState::pending;   // as progress() has shown it
+    TransferState state = TransferState::pending;  // the real state
+    TransferState seen = TransferState::pending;   // the state that progress() has shown
   };
   struct Message {
     std::vector<std::byte> bytes;
     size_t length = 0;
     uint32_t verdict = 0;
-    Ticket sender = 0;  // whose memory has the bytes; 0: they are here
+    Ticket sender = 0;  // the sender whose memory has the bytes; 0: `bytes` has them
   };
-  struct Box {  // from one rank to another, of one tag and key
+  struct Box {  // the messages and receives from one rank to another with one tag and key
     std::deque<Message> messages;
     std::deque<Ticket> receives;
   };
@@ -113,7 +113,7 @@ class SimNet final : public Net {
   Time now() const { return events_.now(); }
   static Clock::duration micros(int64_t count) { return std::chrono::microseconds(count); }
   Clock::duration draw_delay(Micros most) { return micros(random_.between(0, most)); }
-  /// When bytes that are written now arrive; nothing: they vanish.
+  /// Returns when bytes that are written now arrive, or nothing if they are lost.
   std::optional<Time> arrival(int from, int to, size_t bytes);
   std::optional<Time> control_arrival(int from, int to, size_t bytes);
   void post(int from, int to, std::span<const std::byte> message);
@@ -146,14 +146,14 @@ class SimNet final : public Net {
   const SimTraits traits_;
   Random random_;
   std::vector<Link> links_;
-  std::vector<SimBackend*> ends_;  // null: gone
+  std::vector<SimBackend*> ends_;  // null if the rank is gone
   std::map<Key, std::unique_ptr<Meeting>> meetings_;
   std::map<uint64_t, SimOperation*> operations_;  // by their ids
   uint64_t last_id_ = 0;
   std::vector<std::map<Ticket, SimTicket>> tickets_;  // of each rank
   std::map<BoxKey, Box> boxes_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> discarded_;  // tags, of each rank
-  std::vector<std::map<std::pair<int, int>, uint64_t>> pair_calls_;    // blocking ones, so far
+  std::vector<std::map<std::pair<int, int>, uint64_t>> pair_calls_;    // blocking ones so far
 };
 
 }  // namespace tutti::simulation

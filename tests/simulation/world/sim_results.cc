@@ -1,5 +1,5 @@
-// Computes plainly what the operations of a simulated backend bring, and whether ranks that meet
-// mean the same.
+// A plain computation of the results of a simulated backend's operations, and a check that the
+// meeting ranks agree.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

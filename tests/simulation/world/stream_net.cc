@@ -51,7 +51,7 @@ void SimStream::post(int peer, std::span<const std::byte> message) {
 
 namespace {
 
-/// An operation of the shipped backend that is counted while it lives.
+/// An operation of the shipped backend that is counted while it exists.
 class CountedOperation final : public tutti::Operation {
  public:
   CountedOperation(std::vector<CountedOperation*>& all, OperationPtr inner,
@@ -84,7 +84,8 @@ class CountedOperation final : public tutti::Operation {
 
 }  // namespace
 
-/// The shipped backend, of whose starts the rank hears. An operation of it never fails by itself.
+/// The shipped backend, which reports each start to its rank. Its operations never fail without a
+/// cause.
 class StreamBackend final : public Backend {
  public:
   StreamBackend(std::unique_ptr<Backend> inner, SimStream& stream, EndHooks hooks)
@@ -108,7 +109,7 @@ class StreamBackend final : public Backend {
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     hooks_.on_start(collective, launch);
     auto operation = inner_->start(collective, launch);
-    if (!operation) return operation;  // it is done
+    if (!operation) return operation;  // it is done already
     return OperationPtr(new CountedOperation(operations_, std::move(operation), collective));
   }
   Traffic predict(const Collective& collective, const Launch& launch) override {
@@ -175,7 +176,7 @@ std::unique_ptr<Backend> StreamNet::make_backend(int rank, const Context& contex
   return end;
 }
 
-// A fault met something only if the link was still open.
+// Records the fault only if the link was still open; otherwise the fault had no effect.
 void StreamNet::meets(Fault::Kind kind, int one, int other) {
   if (network_.link(one, other).is_open()) happens(kind);
 }
@@ -190,7 +191,7 @@ void StreamNet::reset(int one, int other) {
   cut(one, other);
 }
 
-// A link that loses bytes loses them both ways, and cannot go on afterwards.
+// The link loses bytes in both directions, and cannot go on afterwards.
 void StreamNet::half_open(int from, int to, Time until) {
   meets(Fault::Kind::half_open, from, to);
   line(from, to).is_half_open = true;

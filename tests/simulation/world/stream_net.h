@@ -16,7 +16,7 @@ namespace tutti::simulation {
 class StreamNet;
 class StreamBackend;
 
-/// The shipped messages over simulated links, of which the world hears.
+/// The shipped messages over simulated links. It reports posted messages to the world.
 class SimStream final : public StreamCore {
  public:
   SimStream(StreamNet& net, int rank, std::vector<std::unique_ptr<Channel>> channels,
@@ -36,12 +36,12 @@ class SimStream final : public StreamCore {
  private:
   StreamNet& net_;
   const EndHooks hooks_;
-  std::vector<Posted> posted_;  // that test() has not ended
+  std::vector<Posted> posted_;  // not yet ended by test()
 };
 
-/// The links between the ranks of the bytes tier. Each of them is one stream that splits what is
-/// written and read anywhere; the messages, credit and matching over it are the shipped ones, and
-/// so are the schedules of the collectives. SharedNet puts shared memory beside it.
+/// The links between the ranks of the bytes tier. Each link is one stream that may split every read
+/// and write. The messages, credit and matching over it are the shipped code, and so are the
+/// schedules of the collectives. SharedNet adds shared memory.
 class StreamNet : public Net {
  public:
   StreamNet(Events& events, const World& world);
@@ -68,7 +68,7 @@ class StreamNet : public Net {
   bool is_used(int rank, const std::byte* begin, size_t bytes) const override;
 
  protected:
-  /// The backend of this rank, of which `rest` is a part.
+  /// Returns the backend of this rank, which contains `rest`.
   virtual std::unique_ptr<Backend> over(int, const Context&, std::unique_ptr<Backend> rest,
                                         const EndHooks&) {
     return rest;
@@ -76,7 +76,7 @@ class StreamNet : public Net {
 
  private:
   friend class SimStream;
-  /// How a link is, and what is wrong with it.
+  /// The properties of a link and its faults.
   struct Line {
     LinkShape shape;
     Micros more = 0;
@@ -105,7 +105,7 @@ class StreamNet : public Net {
   const int size_;
   std::vector<Line> lines_;                      // of each pair of ranks
   std::vector<std::optional<int64_t>> damages_;  // of the next control message
-  LinkCounters counters_;                        // that the links count in; nobody reads them
+  LinkCounters counters_;                        // the links count in it; nothing reads it
   SimNetwork network_;
   std::vector<StreamBackend*> ends_;
 };

@@ -48,7 +48,7 @@ SimWorld::~SimWorld() = default;
 
 namespace {
 
-/// Records, while it lives, that an allocation failed.
+/// Records failed allocations while it exists.
 class MemoryWatch {
  public:
   explicit MemoryWatch(bool& ran_out) {
@@ -87,7 +87,7 @@ Outcome SimWorld::run() {
       net_->heal();
       for (auto& rank : ranks_) rank->heal();
     });
-  // Streams take more of them, as each piece is one.
+  // Streams need more events, one for each piece.
   const uint64_t most_events = case_.world.over_streams ? 5'000'000 : 200'000;
   const auto last = time_of(case_.world.heals_at + 600 * kSecond);
   uint64_t events = 0;
@@ -186,7 +186,7 @@ void SimWorld::apply(const Fault& fault) {
       rank(fault.rank).abandon();
       break;
     default:
-      break;  // looked up where it matters
+      break;  // checked where it has its effect
   }
 }
 

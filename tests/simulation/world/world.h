@@ -17,7 +17,7 @@
 
 namespace tutti::simulation {
 
-/// The ranks of one case, what lies between them, and what goes wrong.
+/// The ranks of one case, the network between them, and its faults.
 class SimWorld {
  public:
   using Time = Events::Time;
@@ -37,20 +37,20 @@ class SimWorld {
   }
   Time time_of(Micros when) const { return began_ + std::chrono::microseconds(when); }
 
-  /// Nothing happens any more: a rank takes step after step for nothing.
+  /// Stops the world, because a rank steps again and again without progress.
   void stop() { is_stopped_ = true; }
 
-  /// Returns a fault of this rank that is under way, or of its `call`-th call, which the caller
-  /// then makes happen.
+  /// Returns an active fault of this rank, or the fault of its `call`-th call. The caller then
+  /// applies it.
   const Fault* fault(Fault::Kind kind, int rank, std::optional<int64_t> call = {});
   /// Applies the faults that wait for this step of this rank.
   void on_step(int rank, uint64_t step);
   /// Begins the faults that wait for this phase.
   void on_phase(int phase);
-  /// Returns what the launcher has written by now.
+  /// Returns the deaths that the launcher has recorded by now.
   std::vector<Death> deaths() const;
 
-  /// Everything that is told here goes into the trace and its hash.
+  /// Everything passed to note() goes into the trace and its hash.
   bool is_traced() const { return with_trace_; }
   void note(int rank, std::string_view what, uint64_t number = 0);
   void note(int rank, std::string_view what, std::string_view text);
@@ -58,11 +58,11 @@ class SimWorld {
  private:
   static SimTraits traits_of(const World& world);
   static std::unique_ptr<Net> make_net(Events& events, const World& world);
-  /// A fault of the case, and what became of it.
+  /// A fault of the case, and its state.
   struct Trouble {
     Fault fault;
     bool has_begun = false;
-    bool is_over = false;  // the one call that it was about was made
+    bool is_over = false;  // the call that it waited for was made
   };
   void begin(Trouble& trouble);
   void apply(const Fault& fault);
@@ -80,7 +80,7 @@ class SimWorld {
   Outcome outcome_;
   const std::unique_ptr<Net> net_;
   std::vector<Trouble> troubles_;
-  unsigned phases_seen_ = 0;  // a bit for each
+  unsigned phases_seen_ = 0;  // a bit for each phase
   std::vector<std::unique_ptr<SimRank>> ranks_;
   std::vector<std::pair<Time, Death>> deaths_;
 };

@@ -1,6 +1,6 @@
-// core/membership/membership.cc sees this in place of the communicator's state and engine: the
-// simulated world, in which ranks connect through the store alone. The file is compiled for the
-// simulation once more, with this header before the shipped one of this name.
+// Replaces the communicator's state and engine for core/membership/membership.cc by the simulated
+// world, in which ranks connect only through the store. The simulation compiles that file once
+// more, with this header before the shipped one of the same name.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class Link;
 
 namespace tutti::simulated {
 
-/// The part of a backend that a split calls: its ranks meet under keys of their own, if at all.
+/// The part of a backend that a split calls. Its ranks meet under keys of their own, or not at all.
 class SplitBackend {
  public:
   explicit SplitBackend(bool meets) : meets_(meets) {}
@@ -30,7 +30,7 @@ class SplitBackend {
   const bool meets_;
 };
 
-/// A rank knows this of a communicator that it is in, until it leaves.
+/// What a rank knows of a communicator until it leaves.
 class Engine {
  public:
   Engine(simulation::World& world, simulation::Link& link, int rank, Context context);
@@ -57,7 +57,7 @@ class Engine {
   SplitBackend backend_;
 };
 
-/// Its constructor connects the ranks, as the shipped one does.
+/// Its constructor connects the ranks, like that of the shipped class.
 class CommunicatorState {
  public:
   CommunicatorState(Options options, Membership membership);
@@ -67,7 +67,7 @@ class CommunicatorState {
   std::shared_ptr<Engine> engine;
   int splits = 0;
   int epoch = 0;
-  std::vector<int> first_ranks;  // see Survivors; empty: nothing was shrunk
+  std::vector<int> first_ranks;  // see Survivors; empty before the first shrink
   std::string path;
 };
 
@@ -78,7 +78,7 @@ namespace tutti {
 using simulated::CommunicatorState;
 using simulated::Engine;
 
-/// The functions of core/meeting/bootstrap.h. The store is the world's.
+/// Replaces the functions of core/meeting/bootstrap.h. The store is the world's.
 Membership join_job(const Options& options);
 
 }  // namespace tutti
