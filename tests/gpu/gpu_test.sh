@@ -162,7 +162,7 @@ step() {
   rm -f "$log"
 }
 
-# reaches_97 TRAINER...: succeeds if the trainer prints an accuracy of at least 97.
+# have NAME WHAT: notes a skipped step if a program or module is missing.
 have() {
   if command -v "$2" >/dev/null; then return 0; fi
   note "$1" skipped 0 "$2 is not here"
@@ -182,7 +182,7 @@ gpu_facts() {
   uname -r
 }
 
-# reaches_97 TRAINER...: whether it says so of its digits.
+# reaches_97 TRAINER...: succeeds if the trainer prints an accuracy of at least 97.
 reaches_97() {
   local said accuracy
   said=$("$@" 2>&1) || { printf '%s\n' "$said"; return 1; }
