@@ -19,7 +19,7 @@
 namespace {
 
 // An open hash table of the blocks that this process has reached. The whole library has about
-// 200,000.
+// 200,000 blocks.
 constexpr size_t kPlaces = size_t{1} << 20;
 std::atomic<uintptr_t> seen[kPlaces];
 

@@ -15,7 +15,7 @@ TEST_P(Kinds, AKilledRankIsNamed) {
 }
 
 TEST_P(Kinds, AStoppedRankIsNamed) {
-  // Blocking calls in shared memory have their own code for this; all other calls fail as named
+  // Blocking calls in shared memory have their own code for faults; all other calls fail as named
   // calls do.
   const bool is_odd = place_of(GetParam()) % 2 == 1;
   stop_one(is_odd ? "tcp" : "shm", is_odd ? named() : blocking(), 3);

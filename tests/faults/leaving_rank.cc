@@ -123,7 +123,7 @@ class Rank {
     } else if (ending_ == "stop") {
       ::kill(::getpid(), SIGSTOP);
       try {
-        // In shared memory, the others' data of the abandoned step still exists.
+        // In shared memory the first step may succeed with data that the others published before.
         one_step();
         one_step();
         say("unexpected: a rank that was given up goes on");

@@ -28,7 +28,7 @@ code=0 begun=$SECONDS
 "$scratch/gpu/gpu-test" runs >"$scratch/said" 2>&1 || code=$?
 [[ $code != 0 ]] || fail "a window in which a step failed succeeded"
 [[ $((SECONDS - begun)) -le 90 ]] || fail "it took $((SECONDS - begun)) s"
-expect() { # step status
+expect() { # step, status
   grep -q "\"step\": \"$1\", \"status\": \"$2\", .*\"commit\": \"abcdef\"" "$RESULTS" ||
     fail "no result says that \"$1\" is $2: $(<"$RESULTS")"
   grep -qE "^$1 +$2 " "$scratch/said" || fail "the table does not say that \"$1\" is $2"

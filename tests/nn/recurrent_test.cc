@@ -103,7 +103,7 @@ TEST(Recurrent, EqualsPlainLoopsAndTheirDifferences) {
         const auto expected = differences(parameters[p], values_of(dy), forward);
         test::expect_close(model.parameters()[p].gradient, expected, model.parameters()[p].name);
       }
-      // The gradient of the input first and of the weights later must give the same values.
+      // Computing the input's gradient first and the weights' later must give the same values.
       std::vector<Values> once;
       for (const auto& parameter : model.parameters())
         once.push_back(values_of(parameter.gradient));

@@ -13,7 +13,7 @@
 namespace tutti::nn {
 namespace {
 
-// One check of all parameters must cost less than 0.5 % of the steps between two checks: here 20
+// One check of all parameters must take less than 0.5 % of the time between two checks: here 20
 // steps of a model with 1.4 million parameters.
 TEST(Sentinel, CostsLittle) {
   constexpr int kEvery = 20;

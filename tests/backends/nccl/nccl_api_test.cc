@@ -20,7 +20,7 @@ TEST_P(WholeSuiteOver, Threads) {
   for (const int size : sizes)
     run_threads(
         size, kEveryCase, [&](Options& options) { choose_nccl(options, GetParam()); }, 100);
-  // Most operations ran through NCCL. With two levels, only the allreduces did.
+  // Most operations ran through NCCL. With two levels, the allreduces did.
   EXPECT_GT(FakeNccl::completed(), 1000);
 }
 

@@ -159,7 +159,7 @@ std::string name_of(FlagVariant variant) {
 const auto kVariants =
     testing::Values(FlagVariant::one_shot, FlagVariant::two_shot, FlagVariant::packets);
 
-// The number of rounds per variant. Delays and ranks that stop for a while are simulated.
+// Runs this number of rounds per variant, with simulated delays and stops of ranks.
 class FlagRounds : public testing::TestWithParam<std::tuple<FlagVariant, int>> {};
 INSTANTIATE_TEST_SUITE_P(Daily, FlagRounds, testing::Combine(kVariants, testing::Values(3'400)),
                          [](const auto& info) { return name_of(std::get<0>(info.param)); });

@@ -77,7 +77,7 @@ def a_late_rank(rank, size):
     group.monitored_barrier()
     at_once = datetime.timedelta(0)
     text = "Rank 0 timed out in monitoredBarrier"
-    if rank != 0:  # otherwise rank 0 would find them there
+    if rank != 0:  # otherwise rank 0 would find them waiting
         store.wait(["rank 0 had no time"], TIMEOUT)
     raises(tutti.TimedOutError, text, lambda: group.monitored_barrier(at_once if rank == 0 else TIMEOUT))
     if rank == 0:

@@ -65,7 +65,7 @@ TEST_P(BenchCase, TwoRanksOverShmAreRight) {
     } catch (const Error& error) {
       EXPECT_NE(code, 0);
       EXPECT_EQ(program.output(), "");
-      // Without the plugin, the text before the colon is the path where each library looked.
+      // Without the plugin, the text before the colon names the searched path, which differs.
       const std::string why = error.what();
       EXPECT_THAT(program.errors(), HasSubstr(why.substr(why.find(':'))));
       GTEST_SKIP() << error.what();

@@ -22,7 +22,7 @@ void check_all(Communicator& comm, const Case& entry, DataType dtype, ReduceOp o
     for (const bool in_place : {false, true}) {
       if (!exists(entry.name, way, in_place)) continue;
       if (way == Way::vector && dtype != DataType::f32) continue;  // tutti-bench refuses others
-      // Each needs a new communicator.
+      // Replayed calls need a new communicator each time.
       if (way == Way::replayed && dtype != DataType::f32) continue;
       for (const int64_t bytes : {1, 1000, 70'000}) {
         const auto volume = volume_of(entry.name, bytes, dtype, comm.size());
