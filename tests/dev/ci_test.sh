@@ -22,8 +22,8 @@ grep -qsx "$preset" "$scratch/silent" && exit 8
 status=run
 grep -qsx "$preset" "$scratch/fail" && status=fail
 printf "<testcase name=\"T\" status=\"%s\">\n</testcase>\n" $status >"$report"'
-# On Debian the package database tells whether there is a LibTorch; elsewhere the compiler does, which
-# succeeds here. The environment of pip exists already.
+# On Debian the package database tells whether there is a LibTorch. Elsewhere the compiler does, and
+# this one succeeds. The environment of pip exists already.
 stand_in c++ ':'
 mkdir -p build/torch/environment/bin
 printf '#!/bin/sh\n' >build/torch/environment/bin/pip
