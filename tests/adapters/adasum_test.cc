@@ -20,7 +20,7 @@ double dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// Straight from the definition, up the same tree.
+// Computes Adasum directly from its definition, with the same tree of pairs.
 Vector plain_adasum(const std::vector<Vector>& vectors) {
   if (vectors.size() == 1) return vectors[0];
   const auto middle = vectors.begin() + static_cast<std::ptrdiff_t>((vectors.size() + 1) / 2);
@@ -33,7 +33,7 @@ Vector plain_adasum(const std::vector<Vector>& vectors) {
   return sum;
 }
 
-// Two tensors, so that cuts between the ranks fall within and between them.
+// Combines two tensors, so that the borders between ranks' shares fall within and between them.
 std::vector<float> combine_on(Communicator& comm, const std::vector<float>& own, size_t cut) {
   std::vector<float> first(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(cut));
   std::vector<float> second(own.begin() + static_cast<std::ptrdiff_t>(cut), own.end());
@@ -58,7 +58,8 @@ TEST(Adasum, AddsWhatIsOrthogonal) {
     });
 }
 
-// What is parallel in one tensor and orthogonal in the next is averaged there and added up here.
+// The first tensor is parallel on all ranks and must be averaged; the second is orthogonal and must
+// be added up.
 TEST(Adasum, CombinesEachTensorByItself) {
   for (int size = 2; size <= 5; ++size)
     run_threads(size, [](Communicator& comm) {
@@ -72,8 +73,8 @@ TEST(Adasum, CombinesEachTensorByItself) {
     });
 }
 
-// Multiples of one vector: the mean up each pair of the tree, which is the mean of all where each
-// half has as many ranks.
+// All ranks have multiples of one vector. Each pair of the tree averages, which gives the mean of
+// all ranks if both halves have the same number of ranks.
 TEST(Adasum, AveragesWhatIsParallel) {
   const std::vector<Vector> weights = {{},
                                        {},
@@ -126,7 +127,7 @@ TEST(Adasum, IsWhatTheDefinitionSays) {
     });
 }
 
-// Nothing, and vectors whose squares are too small for a double.
+// Covers a zero vector, and vectors whose squares underflow to zero in a double.
 TEST(Adasum, AddsUpWhatIsTooShortToDivideBy) {
   run_threads(2, [](Communicator& comm) {
     Vector none(3, comm.rank() == 0 ? 0.0 : 2.5), tiny(3, 1e-170), short_ones(1, 1e-80);
@@ -138,7 +139,7 @@ TEST(Adasum, AddsUpWhatIsTooShortToDivideBy) {
   });
 }
 
-// A square beyond the largest double is in no product of the others.
+// A square that overflows a double must not spoil the other ranks' orthogonal vectors.
 TEST(Adasum, AnInfiniteSquareStaysOnItsSide) {
   for (int size = 2; size <= 5; ++size)
     run_threads(size, [](Communicator& comm) {
@@ -152,8 +153,8 @@ TEST(Adasum, AnInfiniteSquareStaysOnItsSide) {
     });
 }
 
-// As many as an allreduce sends, 2 (n - 1) / n of the elements, and 8 n (n + 1) / 2 of products a
-// tensor that are themselves reduced.
+// Adasum sends as many elements as an allreduce, 2 (n - 1) / n of them. For each tensor it also
+// reduces n (n + 1) / 2 dot products of 8 bytes.
 TEST(Adasum, SendsWhatTheFormulaSays) {
   run_threads(
       2,

@@ -1,5 +1,5 @@
-// Checkpoints that cannot be written, or are not what they should be: one line that names rank,
-// tensor, what was expected and what is there, and nothing has changed.
+// Checkpoints that cannot be written, or that are damaged: the error is one line that names the
+// rank, the tensor, the expected value and the value found. Nothing is changed.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ class CheckpointBadInput : public testing::Test {
     };
     test::run_threads(3, body);
   }
-  /// All ranks get `text` from loading, and the tensors keep what they held.
+  /// Expects that loading throws `text` on all ranks, and leaves the tensors unchanged.
   void refuses_to_load(ErrorCode code, const std::string& text, const LoadOptions& options = {},
                        const std::function<void(std::vector<PlacedTensor>&)>& change = {}) const {
     const auto body = [&](Communicator& comm) {
@@ -49,7 +49,8 @@ class CheckpointBadInput : public testing::Test {
     };
     test::run_threads(2, body);
   }
-  /// All ranks get `text` from saving, and the checkpoint of step 1 is still the newest.
+  /// Expects that saving throws `text` on all ranks, and the checkpoint of step 1 is still the
+  /// newest.
   void refuses_to_save(ErrorCode code, const std::string& text,
                        const std::function<void(int, std::vector<PlacedTensor>&)>& change = {},
                        int64_t step = 2) const {
@@ -60,7 +61,7 @@ class CheckpointBadInput : public testing::Test {
       if (change) change(comm.rank(), placed);
       CheckpointFolder checkpoints(comm, folder());
       expect_error(code, text, [&] { checkpoints.save(step, placed); });
-      // In the background the caller hears of it where it waits.
+      // An error in the background is thrown by wait().
       checkpoints.save_in_background(step, placed);
       expect_error(code, text, [&] { checkpoints.wait(); });
     };
@@ -160,7 +161,8 @@ TEST_F(CheckpointBadInput, RanksThatSaveDifferentThings) {
   loads(1);
 }
 
-// Rank 1 is played: it says what a rank says whose host has a folder of that name for itself.
+// The test plays rank 1: it sends the messages of a rank whose host has a separate folder of the
+// same name.
 TEST_F(CheckpointBadInput, AFolderThatIsAnotherOneOnAnotherHost) {
   test::run_threads(2, [&](Communicator& comm) {
     std::vector<float> values(4);
@@ -222,7 +224,7 @@ TEST_F(CheckpointBadInput, AFolderThatCannotBeRenamed) {
   test::run_threads(3, body);
   fs::remove(folder() + "/step-2");
   loads(1);
-  // The lock and the checkpoint; no draft.
+  // Only the lock and the checkpoint remain; there is no draft.
   EXPECT_EQ(std::distance(fs::directory_iterator(folder()), {}), 2);
 }
 
@@ -256,7 +258,7 @@ TEST_F(CheckpointBadInput, AnotherProcessThatWritesThere) {
   loads(2);
 }
 
-// The limit is of one rank's process, as a disk that is full on one host.
+// The file size limit applies to one rank's process, like a full disk on one host.
 TEST(CheckpointFullDisk, NamesRankTensorAndFile) {
   const test::ScratchFolder scratch;
   const auto body = [&](Communicator& comm) {

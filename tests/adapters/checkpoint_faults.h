@@ -20,8 +20,8 @@
 
 namespace tutti::test {
 
-/// The newest checkpoint in `folder` loads to the bit on `size` ranks; returns nothing but failures
-/// where it is older than `least`.
+/// Expects that the newest checkpoint in `folder` loads on `size` ranks with exact values, and is
+/// of step `least` or later.
 inline void newest_is_whole(const std::string& folder, int64_t least, int size) {
   const auto body = [&](Communicator& comm) {
     CheckpointState state(comm);
@@ -37,17 +37,17 @@ inline void newest_is_whole(const std::string& folder, int64_t least, int size) 
   run_processes(size, body);
 }
 
-/// Microseconds, from what is short beside one save to what is long beside several.
+/// Returns a random time in microseconds, from much shorter than one save to longer than several.
 inline int random_moment(std::mt19937& random) {
   return static_cast<int>(std::exp(std::uniform_real_distribution<>(5, 11)(random)));
 }
 
-/// A job saves again and again and is killed; the next one goes on from the newest checkpoint.
+/// A job saves again and again and is killed; the next job continues from the newest checkpoint.
 inline void jobs_are_killed(int times, unsigned seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const ScratchFolder scratch;
-  int64_t whole = 0;  // the last step of which a job knew that it was saved
+  int64_t whole = 0;  // the last step that a job reported as saved
   for (int i = 0; i < times && !testing::Test::HasFailure(); ++i) {
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
@@ -66,7 +66,7 @@ inline void jobs_are_killed(int times, unsigned seed) {
       ::_exit(1);
     }
     ::close(ends[1]);
-    // Not before the first save, or nothing is seen.
+    // Waits for the first save, since before it there is nothing to test.
     int64_t step = 0;
     if (::read(ends[0], &step, sizeof step) == static_cast<ssize_t>(sizeof step)) whole = step;
     std::this_thread::sleep_for(std::chrono::microseconds(random_moment(random)));
@@ -81,7 +81,7 @@ inline void jobs_are_killed(int times, unsigned seed) {
   EXPECT_GE(whole, times);
 }
 
-/// One rank of three goes while they save; the others are told which.
+/// One rank of three ends while all save; the others must get its number in the error.
 inline void ranks_are_lost(int times, unsigned seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
@@ -98,7 +98,8 @@ inline void ranks_are_lost(int times, unsigned seed) {
         for (int64_t step = first; step < first + 10'000; ++step) {
           state.fill(step);
           checkpoints.save(step, state.placed());
-          // Its first one is whole by then, though others may not have heard of it.
+          // The first checkpoint of this rank is complete by then, even if other ranks do not know
+          // it yet.
           if (step == first && comm.rank() == lost)
             goes = std::thread([&] {
               std::this_thread::sleep_for(std::chrono::microseconds(moment));
@@ -118,7 +119,7 @@ inline void ranks_are_lost(int times, unsigned seed) {
   }
 }
 
-/// One rank's disk is full after some bytes.
+/// The disk of one rank is full after a random number of bytes.
 inline void disks_are_full(int times, unsigned seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   const ScratchFolder scratch;
@@ -133,7 +134,7 @@ inline void disks_are_full(int times, unsigned seed) {
     ::getrlimit(RLIMIT_FSIZE, &before);
     for (int i = 0; i < times; ++i) {
       const int full = static_cast<int>(random() % 3);
-      // Every rank's file has more, the manifest too.
+      // The limit is smaller than every rank's file and than the manifest.
       const rlimit limit{random() % 1500, before.rlim_max};
       if (comm.rank() == full) ::setrlimit(RLIMIT_FSIZE, &limit);
       state.fill(2);

@@ -1,4 +1,4 @@
-// Whatever ends a job while it saves, the newest whole checkpoint stays: often.
+// Whatever ends a job while it saves, the newest complete checkpoint stays. Runs many repetitions.
 
 #include "tests/adapters/checkpoint_faults.h"
 

@@ -1,5 +1,5 @@
-// Whatever ends a job while it saves, the newest whole checkpoint stays: a few times; the rest runs
-// in checkpoint_faults_full_test.
+// Whatever ends a job while it saves, the newest complete checkpoint stays. Runs few repetitions;
+// checkpoint_faults_full_test runs more.
 
 #include "tests/adapters/checkpoint_faults.h"
 

@@ -1,4 +1,4 @@
-// A plain safetensors file in the place of a checkpoint's folder: it loads, and what contradicts
+// A plain safetensors file instead of a checkpoint folder can be loaded. A file that contradicts
 // itself is refused.
 
 #include <gtest/gtest.h>
@@ -17,20 +17,20 @@ namespace {
 
 class CheckpointFile : public testing::Test {
  protected:
-  /// A file of these bytes.
+  /// Writes a file of these bytes and returns its name.
   std::string put(const std::string& bytes) const {
     const auto file = scratch_.path() + "/file";
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
   }
-  /// A file with this header and as many bytes of data.
+  /// Writes a file with this header and `data` bytes of data; returns its name.
   std::string forge(const std::string& header, size_t data) const {
     const uint64_t length = header.size();
     std::string bytes(sizeof length, '\0');
     std::memcpy(bytes.data(), &length, sizeof length);
     return put(bytes + header + std::string(data, '\1'));
   }
-  /// Loads a vector "w" of four elements. The file may hold other tensors too.
+  /// Loads a vector "w" of four elements. The file may contain other tensors too.
   static LoadedCheckpoint load(const std::string& file) {
     LoadedCheckpoint loaded;
     test::run_threads(1, [&](Communicator& comm) {
@@ -78,7 +78,7 @@ TEST_F(CheckpointFile, LoadsOnAnyNumberOfRanks) {
       EXPECT_EQ(whole, values);
       CheckpointFolder(comm, file).load({{"w", part, placement}});
       EXPECT_EQ(part, std::vector<float>(values.begin() + here.begin, values.begin() + here.end));
-      // It cannot be saved into.
+      // Saving into the file is refused.
       test::expect_error(ErrorCode::io, "cannot make \"" + file + "\"", [&] {
         CheckpointFolder(comm, file).save(1, {{"w", whole, {Shape{7}}}});
       });
@@ -97,7 +97,7 @@ TEST_F(CheckpointFile, ThatIsCutOffIsRefused) {
           put(std::string(8, '\xff') + "{}"));
 }
 
-// gzip files begin with 1f 8b, and so may the length of a header.
+// A gzip file begins with 1f 8b, and so may the header's length.
 TEST_F(CheckpointFile, AHeaderOfAnyLengthIsNoGzip) {
   constexpr size_t kGzip = 0x8b1f;
   const std::string begin = R"({"w":)" + entry("[4]", "[0,16]") + R"(,"__metadata__":{"pad":")";
@@ -112,7 +112,7 @@ TEST_F(CheckpointFile, ForgedHeadersAreCorruptData) {
   load(forge(of_w("[4]", "[0,16]"), 16));
   shape("[-4]", "is no whole number");
   shape("[-2,-2]", "is no whole number");
-  // 2^62 + 4 elements have, in 64 bits, as many bytes as four.
+  // In 64 bits, 2^62 + 4 elements would have the same number of bytes as four.
   shape("[4611686018427387908]", "more bytes than 64 bits");
   shape("[4611686018427387904,4]", "more than 2^63 elements");
   shape("[5]", "\"w\" lies at 0 to 20 of 16 bytes and should have 20", 20);

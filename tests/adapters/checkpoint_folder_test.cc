@@ -1,5 +1,5 @@
-// Checkpoints of several ranks: they come back to the bit on any number of ranks and in any
-// placement, the newest is found, old ones go, and other programs read the files.
+// Checkpoints of several ranks can be loaded bit by bit on any number of ranks and in any
+// placement. The newest one is found, old ones are removed, and other programs can read the files.
 
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
 
@@ -54,7 +54,7 @@ TEST(CheckpointFolder, ComesBackOnAnyNumberOfRanksInAnyPlacement) {
   }
 }
 
-// As momenta are between exchanges.
+// Each rank has its own values, as momenta are between exchanges.
 TEST(CheckpointFolder, WhatEachRankHasOfItsOwnComesBackOrItsMean) {
   const test::ScratchFolder scratch;
   struct Own {
@@ -135,7 +135,7 @@ TEST(CheckpointFolder, TheNewestIsFoundAndOldOnesAreKeptByCount) {
     EXPECT_EQ(state.wrong(10), "");
   };
   test::run_threads(2, body);
-  // Three checkpoints and the lock.
+  // The folder has three checkpoints and the lock.
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 4);
 }
 
@@ -147,7 +147,7 @@ TEST(CheckpointFolder, WhatIsSavedInTheBackgroundIsTheMomentOfTheCall) {
     for (int64_t step = 1; step <= 3; ++step) {
       state.fill(step);
       checkpoints.save_in_background(step, state.placed());
-      state.fill(step + 1000);  // training goes on, and so do its collectives
+      state.fill(step + 1000);  // training and its collectives continue
       EXPECT_EQ(comm.allreduce_blocking("loss", 1.0, ReduceOp::sum), comm.size());
     }
     checkpoints.wait();
@@ -160,7 +160,7 @@ TEST(CheckpointFolder, WhatIsSavedInTheBackgroundIsTheMomentOfTheCall) {
 TEST(CheckpointFolder, StatisticsTellWhatSavingCostARank) {
   const test::ScratchFolder scratch;
   std::atomic<int64_t> written = 0;
-  int64_t whole = 0;  // bytes of a checkpoint
+  int64_t whole = 0;  // bytes of one checkpoint
   test::run_threads(2, [&](Communicator& comm) {
     const Tensor all(Shape{5}, DataType::f64), part(Shape{3}, DataType::f32);
     const std::vector<PlacedTensor> tensors = {
@@ -198,8 +198,8 @@ TEST(CheckpointFolder, AnyPartOfItLoadsIfAsked) {
   test::run_threads(2, body);
 }
 
-// A reader of safetensors of its own, in Python's standard library, puts the parts together by the
-// manifest.
+// A separate reader of safetensors, which uses Python's standard library only, combines the parts
+// with the help of the manifest.
 TEST(CheckpointFolder, OtherProgramsReadTheFiles) {
   const test::ScratchFolder scratch;
   saves(scratch.path(), 7);

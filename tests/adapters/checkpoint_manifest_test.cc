@@ -1,4 +1,5 @@
-// The manifest of a checkpoint, forged: whatever it says, what is taken holds together.
+// Forged manifests of a checkpoint: whatever a manifest contains, the accepted values are
+// consistent.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,8 +13,8 @@
 namespace tutti {
 namespace {
 
-// A manifest with a right checksum over what must be JSON as the library writes it: no spaces, keys
-// in order.
+// Makes a manifest with a correct checksum. `body` must be JSON as the library writes it: no
+// spaces, keys in order.
 std::string sealed(const std::string& body) {
   return fmt::format("{{\"xxh3\":\"{:016x}\",\"checkpoint\":{}}}", hash_text(body), body);
 }
@@ -95,7 +96,7 @@ TEST(CheckpointManifest, NumbersAndNamesAreWhatTheyShouldBe) {
           R"({"checkpoint":{"version":1},"xxh3":"0000000000000000"})");
 }
 
-// A file of safetensors without a manifest: what older versions and other programs write.
+// A safetensors file without a manifest, as older versions and other programs write it.
 TEST(CheckpointManifest, OfASingleFile) {
   const auto head_of = [](const std::string& header) {
     const uint64_t length = header.size();

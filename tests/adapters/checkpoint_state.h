@@ -10,9 +10,9 @@
 
 namespace tutti::test {
 
-/// A training's state of which every bit follows from the step, as one rank of `size` holds it:
-/// replicated tensors of several types, an empty one, a scalar, and two that are divided (or all
-/// replicated, if `divided` is false).
+/// The state of a training, as one rank of `size` holds it. Every bit follows from the step. It has
+/// replicated tensors of several types, an empty one, a scalar, and two divided tensors (replicated
+/// if `divided` is false).
 class CheckpointState {
  public:
   CheckpointState(int rank, int size, bool divided = true) {
@@ -34,7 +34,7 @@ class CheckpointState {
       std::copy(bytes.begin(), bytes.end(), reinterpret_cast<unsigned char*>(tensor.here.data()));
     }
   }
-  /// The names of tensors that do not hold what fill(step) gives.
+  /// Returns the names of tensors whose values differ from those of fill(step).
   std::string wrong(int64_t step) const {
     std::string names;
     for (const auto& tensor : placed_) {
@@ -50,7 +50,7 @@ class CheckpointState {
   void add(const std::string& name, const Shape& shape, DataType dtype, Held held, int rank,
            int size) {
     const Placement placement{shape, held, size, rank};
-    // One element more, so that an empty part has an address.
+    // Allocates one more element, so that an empty part has an address.
     memory_.emplace_back(static_cast<size_t>((placement.here().count() + 1) * size_of(dtype)));
     placed_.push_back(
         {name,

@@ -1,5 +1,5 @@
-// Saving where the system refuses what others grant: file systems that cannot exchange two names
-// (NFS), and a process that gets no thread.
+// Saving on systems with restrictions: file systems that cannot exchange two names (NFS), and a
+// process that cannot start a thread.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -22,14 +22,14 @@
 
 namespace {
 
-// These hold for the thread that sets them.
+// These settings hold for the thread that sets them.
 thread_local int exchange_error = 0;
 thread_local bool has_no_threads = false;
 thread_local std::function<int(const char* from, const char* to)> before_rename;
 
 }  // namespace
 
-// In the place of the system's own, for the library too.
+// Replaces the system's function, for the library too.
 extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to,
                          unsigned flags) {
   if (flags != 0 && exchange_error != 0) {
@@ -63,7 +63,7 @@ namespace fs = std::filesystem;
 
 class CheckpointSystem : public testing::Test {
  protected:
-  // `step`, filled as of `filled`.
+  // Saves `step` with the values of fill(filled).
   void save(int64_t step, int64_t filled, const CheckpointOptions& options = {}) const {
     test::run_threads(2, [&](Communicator& comm) {
       exchange_error = error_;
@@ -110,7 +110,7 @@ TEST_F(CheckpointSystem, AStepIsSavedAgainWhereNamesCannotBeExchanged) {
   }
 }
 
-// Between the two renames the one that was there is still found.
+// Between the two renames, the old checkpoint must still be found under one of its names.
 TEST_F(CheckpointSystem, AWholeOneIsThereAtEveryMoment) {
   save(1, 10);
   error_ = EINVAL;
@@ -127,7 +127,8 @@ TEST_F(CheckpointSystem, AWholeOneIsThereAtEveryMoment) {
   expect_newest(1, 30);
 }
 
-// A job that is killed between them leaves its draft and the old one under the other name.
+// A job that is killed between the renames leaves its draft, and the old checkpoint under the other
+// name.
 TEST_F(CheckpointSystem, AJobThatEndsBetweenTheRenamesLosesNothing) {
   const auto killed = [&] {
     fs::create_directory(folder() + "/.step-1.00000000.draft");
@@ -136,7 +137,7 @@ TEST_F(CheckpointSystem, AJobThatEndsBetweenTheRenamesLosesNothing) {
   save(1, 10);
   killed();
   expect_newest(1, 10);
-  // The next save gives it its name back, whether of the same step or not.
+  // The next save restores the old name, whether it saves the same step or another one.
   save(2, 20);
   expect_newest(2, 20);
   EXPECT_EQ(names(), (Names{"step-1", "step-2"}));
@@ -147,7 +148,7 @@ TEST_F(CheckpointSystem, AJobThatEndsBetweenTheRenamesLosesNothing) {
   EXPECT_EQ(names(), Names{"step-1"});
 }
 
-// And one that is killed after them leaves an old one that does not come back.
+// A job that is killed after the renames leaves an old checkpoint, which must not come back.
 TEST_F(CheckpointSystem, WhatWasReplacedDoesNotComeBack) {
   save(1, 10);
   fs::copy(folder() + "/step-1", folder() + "/.step-1.replaced", fs::copy_options::recursive);
@@ -181,7 +182,7 @@ TEST_F(CheckpointSystem, ARenameThatFailsPutsTheOldOneBack) {
   });
 }
 
-// The one without a thread writes before it returns; nobody waits for it in vain.
+// The rank without a thread writes before it returns; the other ranks do not wait for ever.
 TEST_F(CheckpointSystem, OneRankWithoutAThreadSavesAllTheSame) {
   for (const int without : {0, 1, 2})
     test::run_threads(3, [&](Communicator& comm) {

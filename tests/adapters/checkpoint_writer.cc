@@ -1,5 +1,5 @@
-// checkpoint_writer FOLDER STEP: the ranks save a state of several types, of which every bit
-// follows from the step (checkpoint_state.h), for readers in other languages.
+// checkpoint_writer FOLDER STEP: the ranks save a state of several types in which every bit follows
+// from the step (checkpoint_state.h). Readers in other languages test themselves with it.
 
 #include <cstdio>
 #include <string>

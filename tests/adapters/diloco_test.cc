@@ -1,4 +1,5 @@
-// DiLoCo against its recurrence, written down plainly in f64, and where that recurrence grows.
+// DiLoCo is compared with its recurrence, written down in f64. Also covers parameters with which
+// the recurrence diverges.
 
 #include <gtest/gtest.h>
 
@@ -10,8 +11,8 @@
 namespace tutti::test {
 namespace {
 
-// One element on all ranks: loss |w - target|^2 / 2, inner SGD with momentum, outer SGD of
-// Nesterov.
+// One element on all ranks, with the loss |w - target|^2 / 2, inner SGD with momentum, and outer
+// SGD with Nesterov momentum.
 class PlainDiloco {
  public:
   PlainDiloco(const ExchangePolicy& policy, int size, size_t element, int fragment)
@@ -41,7 +42,7 @@ class PlainDiloco {
   double value(int rank) const { return ranks_[static_cast<size_t>(rank)].value; }
 
  private:
-  // Fragment f ends f + 1 times every / fragments steps after a round has begun.
+  // Fragment f ends (f + 1) * every / fragments steps after the start of a round.
   bool is_due(int64_t at) const {
     const int apart = policy_.every / policy_.fragments;
     return at % policy_.every == (fragment_ + 1) * apart % policy_.every;
@@ -57,8 +58,8 @@ class PlainDiloco {
   bool is_under_way_ = false;
 };
 
-// The trainer's parameters have 2, 5, 8 and 11 elements; two fragments are the first three and the
-// last, which is how the elements come closest to halves, and four are one each.
+// The trainer's parameters have 2, 5, 8 and 11 elements. Two fragments are the first three
+// parameters and the last one, the split closest to halves. Four fragments are one parameter each.
 int fragment_of(size_t element, int fragments) {
   if (fragments == 4) return element < 2 ? 0 : element < 7 ? 1 : element < 15 ? 2 : 3;
   return fragments == 2 && element >= 15 ? 1 : 0;
@@ -92,9 +93,9 @@ TEST(Diloco, IsItsRecurrence) {
       run_threads(size, [&](Communicator& comm) { equals_its_recurrence(comm, policy); });
 }
 
-// How far from its target one element is after `rounds`, beside the beginning.
+// Returns the largest distance from the target in the last ten rounds; it starts at 1.
 double grown(int every, double inner_momentum, int rounds) {
-  PlainDiloco plain(diloco(every), 1, 0, 0);  // from 1 to a target of 0
+  PlainDiloco plain(diloco(every), 1, 0, 0);  // starts at 1, with target 0
   double largest = 0;
   for (int i = 0; i < rounds * every; ++i) {
     plain.step(0.05, inner_momentum);
@@ -103,7 +104,7 @@ double grown(int every, double inner_momentum, int rounds) {
   return largest;
 }
 
-// docs/training-methods.md: two momenta of about the same length feed each other.
+// As docs/training-methods.md says, two momenta of about the same length amplify each other.
 TEST(Diloco, ShortRoundsOverInnerMomentumDiverge) {
   EXPECT_GT(grown(4, 0.9, 100), 100);
   EXPECT_LT(grown(16, 0.9, 100), 1e-6);

@@ -12,7 +12,7 @@ namespace {
 
 using test::run_threads;
 
-// A trainer of one's own: two parameters, plain gradient descent, hooks.
+// A user's own trainer: two parameters, plain gradient descent, and hooks.
 struct Param {
   std::string name;
   Tensor value, gradient;
@@ -53,7 +53,7 @@ struct PlainSgd {
   float b() const { return list[1].value.as<float>()[0]; }
 };
 
-// The same with announcements.
+// A PlainSgd that announces its gradients.
 struct HookedSgd : PlainSgd {
   using PlainSgd::PlainSgd;
   std::function<void(std::string_view)> ready;
@@ -62,7 +62,7 @@ struct HookedSgd : PlainSgd {
   }
 };
 
-// Gradients in an arena, which reduces them itself.
+// Keeps the gradients in an arena, which reduces them itself.
 struct ArenaSgd : HookedSgd {
   GradientArena arena;
   int waits = 0;
@@ -84,7 +84,7 @@ static_assert(!ReducesGradients<HookedSgd> && ReducesGradients<ArenaSgd>);
 static_assert(Optimizer<PlainSgd> && !AnnouncesGradients<PlainSgd> && HasState<PlainSgd>);
 static_assert(AnnouncesGradients<HookedSgd>);
 
-// `body` throws this line.
+// Expects that `body` throws this line.
 void expect_refused(const std::string& line, const std::function<void()>& body) {
   try {
     body();
@@ -94,7 +94,7 @@ void expect_refused(const std::string& line, const std::function<void()>& body) 
   }
 }
 
-// A gradient that depends on the parameter, as gradients do: of (w - target)^2 / 2.
+// The gradient depends on the parameter: it is that of (w - 5)^2 / 2.
 TEST(Distributed, TheFirstGradientIsOfRankZerosParametersAlready) {
   run_threads(3, [](Communicator& comm) {
     PlainSgd sgd(static_cast<float>(comm.rank() + 1));
@@ -107,7 +107,7 @@ TEST(Distributed, TheFirstGradientIsOfRankZerosParametersAlready) {
   });
 }
 
-// The same for announced ones, which travel during the first backward.
+// As above, but the gradients are announced, so they are exchanged during the first backward pass.
 TEST(Distributed, SoIsTheFirstAnnouncedOne) {
   run_threads(2, [](Communicator& comm) {
     HookedSgd sgd(static_cast<float>(comm.rank() + 1));
@@ -120,7 +120,8 @@ TEST(Distributed, SoIsTheFirstAnnouncedOne) {
   });
 }
 
-// Where gradients are sums over the batch, the sum over ranks is what one rank with it all has.
+// If gradients are sums over the batch, the sum over ranks is the gradient of one rank with the
+// whole batch.
 TEST(Distributed, SumsForTrainersThatSumOverTheirBatch) {
   run_threads(4, [](Communicator& comm) {
     PlainSgd sgd(0);
@@ -156,7 +157,7 @@ TEST(Distributed, HooksGiveTheSameResult) {
     for (int step = 0; step < 10; ++step) {
       sgd.set_gradients(static_cast<float>(comm.rank()), 8.0f * static_cast<float>(comm.rank()));
       sgd.ready("b");
-      if (step % 2 == 0) sgd.ready("w");  // what did not fire is exchanged by step()
+      if (step % 2 == 0) sgd.ready("w");  // step() exchanges gradients that were not announced
       optimizer.step();
     }
     EXPECT_EQ(sgd.w(), 1 - 0.25f * 10);
@@ -250,7 +251,7 @@ TEST(Distributed, ClippingBetweenSynchronizeAndStep) {
     auto optimizer = distributed(comm, sgd);
     sgd.set_gradients(comm.rank() == 0 ? 0.0f : 6.0f, 4);
     optimizer.synchronize();
-    // All ranks hold w = 3 and b = 4, four elements each: norm 10.
+    // All ranks have w = 3 and b = 4 in four elements each: the norm is 10.
     EXPECT_DOUBLE_EQ(clip_by_global_norm(sgd.parameters(), 5.0), 10.0);
     optimizer.step();
     EXPECT_FLOAT_EQ(sgd.w(), -0.5f * 1.5f);
@@ -265,7 +266,7 @@ TEST(Distributed, ClippingTakesBothWideFloatsAndNoOther) {
   auto* narrow = mixed[1].gradient.as<float>();
   wide[0] = 2, wide[1] = 4, narrow[0] = 4, narrow[1] = 8;
   EXPECT_EQ(clip_by_global_norm(mixed, 20), 10);
-  EXPECT_EQ(wide[1], 4);  // short enough already
+  EXPECT_EQ(wide[1], 4);  // below the limit, so unchanged
   EXPECT_EQ(clip_by_global_norm(mixed, 5), 10);
   EXPECT_EQ(wide[0], 1);
   EXPECT_EQ(wide[1], 2);
@@ -287,8 +288,8 @@ TEST(Distributed, PredivideAndWireKeepTheAverage) {
   });
 }
 
-// The sums of three and four gradients have no place in the wire's type. Their mean has, with
-// predivide and without it; and what that type cannot tell apart is gone.
+// The sum of three or four of these gradients overflows the wire type (f16). The mean must be right
+// all the same, with predivide and without. Bits that f16 cannot hold are lost.
 TEST(Distributed, SumsBeyondTheRangeOfTheWireHaveTheirMean) {
   run_threads(
       4,
@@ -321,7 +322,7 @@ TEST(Distributed, StepWithoutExchangeIsRefusedWhileGradientsTravel) {
     optimizer.step_without_exchange();
     EXPECT_EQ(sgd.w(), -0.5f);
     EXPECT_EQ(sgd.steps, 1);
-    // The next step is exchanged again.
+    // The next step exchanges gradients again.
     sgd.set_gradients(static_cast<float>(2 * comm.rank()), 0);
     optimizer.step();
     EXPECT_EQ(sgd.w(), -1.0f);

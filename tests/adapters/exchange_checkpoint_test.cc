@@ -1,5 +1,6 @@
-// Trainings under exchange policies that are saved between any two steps: they go on to the bit on
-// as many ranks, and on others from the mean of what each rank had of its own.
+// Trainings with exchange policies are saved between any two steps. They continue bit by bit on the
+// same number of ranks. On another number of ranks, each starts with the mean of the ranks' own
+// values.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ std::vector<Named> policies() {
 
 void in_rank_order(Options& options) { options.determinism = Determinism::rank_order; }
 
-// `steps` of a training, whose rates and targets follow from the step.
+// Takes `steps` of a training whose rates and targets follow from the step.
 template <class O>
 void take_steps(ExchangeTrainer& trainer, O& optimizer, int from, int to) {
   for (int step = from; step < to; ++step) {
@@ -49,7 +50,7 @@ void take_steps(ExchangeTrainer& trainer, O& optimizer, int from, int to) {
 constexpr int kWhole = 15;
 constexpr float kMomentum = 0.5F;
 
-// By rank, what it had at the end.
+// The final values of each rank.
 using Ends = std::map<int, std::vector<float>>;
 
 TEST(ExchangeCheckpoint, GoesOnToTheBitFromAnyStep) {
@@ -88,15 +89,15 @@ TEST(ExchangeCheckpoint, GoesOnToTheBitFromAnyStep) {
       }
 }
 
-// In the middle of a round: parameters and momenta differ, and their means are what others get.
-// However late another rank sets out: what is saved is the mean, not what this rank has sent.
+// Saves while a fragment is in flight and rank 1 is late. The saved fragment must be the mean, not
+// the values that this rank has sent.
 TEST(ExchangeCheckpoint, WhatIsOnItsWayHasArrived) {
   run_threads(2, [](Communicator& comm) {
     ExchangeTrainer trainer(comm.rank());
     auto optimizer = distributed(comm, trainer, {.exchange = streaming_diloco(8, 2, 2)});
     take_steps(trainer, optimizer, 0, 1);
     if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    take_steps(trainer, optimizer, 1, 2);  // the first fragment sets out
+    take_steps(trainer, optimizer, 1, 2);  // starts to send the first fragment
     for (const auto& [name, tensor, placement] : optimizer.placed_state()) {
       if (name != "exchange.sent.first") continue;
       const float* sent = tensor.as<float>();
@@ -138,14 +139,15 @@ TEST(ExchangeCheckpoint, OnOtherRanksEachBeginsWithTheMean) {
       const auto states = optimizer.exchange_state();
       const auto& first = states[0].tensor;
       EXPECT_EQ(std::memcmp(first.data(), shared.data(), shared.size()), 0);
-      take_steps(trainer, optimizer, 6, 8);  // the round ends when it would have
+      take_steps(trainer, optimizer, 6, 8);  // the round ends at its original step
       std::vector<float> mean = trainer.values();
       comm.allreduce("mean", mean).wait();
       for (size_t i = 0; i < mean.size(); ++i) EXPECT_FLOAT_EQ(trainer.values()[i], mean[i]);
     });
 }
 
-// A policy whose replicas are equal has one of each; one that lets them differ takes it, too.
+// A checkpoint of a policy with equal replicas has one copy of each tensor. A policy whose replicas
+// may differ can load it too.
 TEST(ExchangeCheckpoint, OfAnotherPolicy) {
   const ScratchFolder scratch;
   run_threads(2, [&](Communicator& comm) {

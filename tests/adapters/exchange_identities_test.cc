@@ -1,4 +1,4 @@
-// Methods that must come to the same as others do, on ranks that are processes and threads.
+// Pairs of methods that must give the same result, on ranks that are processes and threads.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 bool is_power_of_two(int number) { return (number & (number - 1)) == 0; }
 
-// To the bit where all numbers are short binary fractions, which means of 1, 2 and 4 ranks are.
+// Exact if all numbers are short binary fractions, as the means of 1, 2 and 4 ranks are.
 void expect_same(const Communicator& comm, const std::vector<float>& got,
                  const std::vector<float>& expected, bool exact, float tolerance = 1e-6F) {
   ASSERT_EQ(got.size(), expected.size());
@@ -26,7 +26,7 @@ void expect_same(const Communicator& comm, const std::vector<float>& got,
   }
 }
 
-// Two runs add up in one order.
+// Makes two runs add up in the same order.
 void in_rank_order(Options& options) { options.determinism = Determinism::rank_order; }
 
 void local_sgd_of_one_step_is_synchronous(Communicator& comm) {
@@ -34,7 +34,7 @@ void local_sgd_of_one_step_is_synchronous(Communicator& comm) {
               run_exchange(comm, {.policy = synchronous()}), true);
 }
 
-// The learning rate changes, so that it must be in the momentum's unit.
+// The learning rate changes, so the test fails if the momentum does not account for it.
 void slow_momentum_of_one_step_is_momentum(Communicator& comm) {
   const auto rate = [](int step) { return step < 3 ? 0.5 : 0.125; };
   expect_same(
@@ -61,7 +61,7 @@ void one_fragment_on_time_is_diloco(Communicator& comm) {
 }
 
 void adasum_of_changes_of_one_step_is_that_of_gradients(Communicator& comm) {
-  // The factors divide by squared norms, so what is rounded in f32 shows tenfold.
+  // The factors divide by squared norms, so the rounding errors of f32 grow about tenfold.
   expect_same(comm, run_exchange(comm, {.policy = adasum_of_changes(1), .steps = 4}),
               run_exchange(comm, {.policy = adasum_of_gradients(), .steps = 4}), false, 1e-5F);
 }
@@ -83,7 +83,7 @@ const std::vector<Identity>& identities() {
   return kIdentities;
 }
 
-// First, because processes are forked before this one has threads.
+// These tests run first, because processes are forked before this program has threads.
 class ExchangeOnProcesses : public testing::TestWithParam<Identity> {};
 TEST_P(ExchangeOnProcesses, Holds) {
   for (const int size : {2, 3}) run_processes(size, GetParam().check, in_rank_order);

@@ -1,4 +1,4 @@
-// What each exchange policy does to the numbers, and what it refuses.
+// The effect of each exchange policy on the numbers, and its refusals.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Whether all ranks hold the same bits in elements [begin, end) of their values.
+// Returns whether all ranks have the same bits in elements [begin, end) of their values.
 bool all_hold_the_same(Communicator& comm, const std::vector<float>& values, size_t begin,
                        size_t end) {
   const auto all =
@@ -25,7 +25,8 @@ bool all_hold_the_same(Communicator& comm, const std::vector<float>& values, siz
   return std::all_of(all.begin(), all.end(), [&](const auto& bytes) { return bytes == all[0]; });
 }
 
-// The rates of the inner steps are those of the trainer, every rank a model of its own.
+// A simulation in one process, with a separate model for each rank. The inner steps use the
+// trainer's rates.
 struct Simulated {
   std::vector<std::vector<float>> ranks;
   std::vector<float> shared, velocity;
@@ -57,11 +58,11 @@ struct Simulated {
   }
 };
 
-// Two fragments, each sets out two steps before its result is used: against the same in a loop.
+// Two fragments, each sent two steps before its result is used, are compared with the simulation.
 TEST(Exchange, FragmentsTravelEarlyAndAreMixed) {
   for (const int size : {1, 2, 3})
     run_threads(size, [](Communicator& comm) {
-      constexpr size_t kCut = 15;  // the first three parameters are the first half
+      constexpr size_t kCut = 15;  // the first three parameters are the first fragment
       Simulated expected(comm.size());
       std::vector<float> first, second;
       for (int step = 1; step <= 18; ++step) {
@@ -132,8 +133,8 @@ TEST(Exchange, MomentaAreOwnOrAveragedOrZeroed) {
   });
 }
 
-// Where x_i comes to rest under x <- x - eta (x - t_i), x <- x + a (mean - x): the mean is the mean
-// of the targets, and what is left of a rank's own way is (1 - a) eta / (1 - (1 - a) (1 - eta)).
+// The fixed point of x <- x - eta (x - t_i), x <- x + a (mean - x): the mean is the mean of the
+// targets, and a rank's own deviation is multiplied by (1 - a) eta / (1 - (1 - a) (1 - eta)).
 TEST(Exchange, ElasticAveragingComesToRestWhereItMust) {
   for (const int size : {1, 2, 3, 4, 5})
     run_threads(size, [](Communicator& comm) {
@@ -172,7 +173,7 @@ TEST(Exchange, ConsolidatingGivesAllTheMean) {
   });
 }
 
-// Whose steps change nothing from then on stay where all are.
+// After consolidate(), a rank whose steps change nothing keeps the common values.
 TEST(Exchange, TheNextRoundBeginsWhereConsolidatingEnded) {
   run_threads(2, [](Communicator& comm) {
     ExchangeTrainer trainer(comm.rank());
@@ -204,7 +205,8 @@ TEST(Exchange, TheFirstRoundBeginsWhereSynchronousStepsEnded) {
   });
 }
 
-// A run that is stopped after a round and goes on from its tensors ends where the whole one does.
+// A run that is stopped after a round and continues from its saved tensors ends with the same
+// values as the whole run.
 TEST(Exchange, GoesOnFromItsState) {
   run_threads(2, [](Communicator& comm) {
     const auto policy = diloco(3);
@@ -237,8 +239,8 @@ TEST(Exchange, GoesOnFromItsState) {
   });
 }
 
-// In 24 steps, on all ranks together, as the Communicator counts them: a ring sends 2 (n - 1) times
-// what is reduced, here `allreduces` times 26 elements of 4 bytes.
+// Expects the bytes that all ranks together send in 24 steps, as the Communicator counts them. A
+// ring sends the reduced data 2 (n - 1) times: here `allreduces` times 26 elements of 4 bytes.
 void expect_bytes(Communicator& comm, const ExchangePolicy& policy, int allreduces) {
   ExchangeTrainer trainer(comm.rank(), 0.5F);
   auto optimizer = distributed(comm, trainer, {.exchange = policy});
@@ -265,8 +267,8 @@ TEST(Exchange, SendsAsManyBytesAsTheFormulaSays) {
       [](Options& options) { options.backend = "tcp"; });
 }
 
-// Also where a small tensor by itself would go straight to all others, which sends it n - 1 times:
-// those of a round go together, from the first one on.
+// A small tensor alone would be sent directly to all others (n - 1 times). The tensors of a round
+// are reduced together instead, from the first round on.
 TEST(Exchange, RoundsSendNoTensorByItself) {
   struct Case {
     ExchangePolicy policy;
@@ -289,7 +291,7 @@ TEST(Exchange, RoundsSendNoTensorByItself) {
 TEST(ExchangeBadInput, PoliciesThatExcludeEachOther) {
   struct Case {
     ExchangePolicy policy;
-    const char *first, *second;  // what the line must name
+    const char *first, *second;  // texts that the error must contain
   };
   const auto with = [](ExchangePolicy policy, const auto& change) {
     change(policy);
@@ -357,7 +359,7 @@ TEST(ExchangeBadInput, PoliciesThatExcludeEachOther) {
   });
 }
 
-// An optimizer with neither momenta nor a learning rate.
+// An optimizer without momenta and without a learning rate.
 struct BareTrainer {
   std::vector<ExchangeTrainer::Param> list;
   explicit BareTrainer(DataType dtype) {
@@ -389,7 +391,7 @@ TEST(ExchangeBadInput, OptimizersThatCannotDoIt) {
   });
 }
 
-// Every rank hears of it, in the same words, and no rank's parameters were touched.
+// Every rank gets the same error, and no rank's parameters were changed.
 TEST(ExchangeBadInput, SettingsThatDifferBetweenRanks) {
   run_threads(3, [](Communicator& comm) {
     ExchangeTrainer trainer(comm.rank());

@@ -8,9 +8,9 @@
 
 namespace tutti::test {
 
-/// A trainer whose every number is known: rank r's loss is |w - target_r|^2 / 2 in each element,
-/// its optimizer gradient descent with an optional momentum. Rates and targets are short binary
-/// fractions, so that few steps are exact.
+/// A trainer whose every number is known. The loss of rank r is |w - target_r|^2 / 2 in each
+/// element, and the optimizer is gradient descent with an optional momentum. Rates and targets are
+/// short binary fractions, so that the first steps are exact.
 class ExchangeTrainer {
  public:
   struct Param {
@@ -77,11 +77,11 @@ struct ExchangeRun {
   ExchangePolicy policy = {};
   int steps = 6;
   float momentum = 0;
-  /// The learning rate of each step; empty: 1/2.
+  /// The learning rate of each step; 1/2 if empty.
   std::function<double(int step)> rate = nullptr;
 };
 
-/// This rank's parameters after such a run.
+/// Returns this rank's parameters after such a run.
 inline std::vector<float> run_exchange(Communicator& comm, const ExchangeRun& run) {
   ExchangeTrainer trainer(comm.rank(), run.momentum);
   auto optimizer = distributed(comm, trainer, {.exchange = run.policy});

@@ -1,4 +1,4 @@
-// A loader that gets no thread makes its batches itself.
+// A loader that cannot start a thread makes its batches in the caller's thread.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ thread_local bool gets_no_thread = false;
 
 }  // namespace
 
-// In the place of the system's own, for the library too.
+// Replaces the system's function, for the library too.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*function)(void*), void* argument) {
   static const auto kReal =

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Each CASE of a source that is not 0 does not compile, and the compiler's words are those of its
-# line "CASE == N  // want: ..."; CASE 0 compiles.
+# Checks that CASE 0 of a source compiles and that every other CASE fails. The compiler's output
+# must contain the text of the line "CASE == N  // want: ...".
 #   misfits.sh SOURCE COMPILER [flags]
 set -euo pipefail
 source=$1 compiler=("${@:2}")
@@ -20,7 +20,7 @@ while read -r number want; do
     echo "$source: CASE $number compiles, expected: $want" >&2
     exit 1
   fi
-  # Texts are broken over lines in the source alone.
+  # The source breaks texts over lines; the compiler's output does not.
   if ! grep -qF -- "$want" "$log"; then
     head -40 "$log" >&2
     echo "$source: CASE $number does not say: $want" >&2

@@ -13,8 +13,9 @@
 namespace tutti::test {
 namespace {
 
-// Gradients of samples are normal around G with covariance s^2 I; ranks draw the means of their
-// batches. Over 10,000 steps the estimates' mean is within four of its standard deviations.
+// The gradients of samples are normal around G with covariance s^2 I, and each rank draws the mean
+// of its batch. Over 10,000 steps the mean of the estimates must be within four standard
+// deviations.
 TEST(NoiseScale, EstimatesAreUnbiased) {
   constexpr int kDraws = 10000, kRanks = 4;
   constexpr size_t kSize = 5;
@@ -51,7 +52,8 @@ TEST(NoiseScale, EstimatesAreUnbiased) {
   EXPECT_LT(variance.error(), 0.02 * true_variance);
 }
 
-// The same numbers as by hand, through distributed(): two ranks, whose gradients are w - target.
+// Two ranks whose gradients are w - target: distributed() must give the numbers of a direct
+// computation.
 TEST(NoiseScale, IsMeasuredWhileGradientsAreAveraged) {
   run_threads(2, [](Communicator& comm) {
     ExchangeTrainer trainer(comm.rank());
@@ -72,7 +74,7 @@ TEST(NoiseScale, IsMeasuredWhileGradientsAreAveraged) {
   });
 }
 
-// The same whether a batch comes at once or in passes that add up.
+// A batch in one pass, or in several passes that add up, gives the same result.
 TEST(NoiseScale, CountsThePassesOfAStep) {
   run_threads(2, [](Communicator& comm) {
     ExchangeTrainer trainer(comm.rank());
@@ -92,7 +94,7 @@ TEST(NoiseScale, CountsThePassesOfAStep) {
 
 TEST(NoiseScale, BatchesGrowByItAndNoFurther) {
   NoiseScale noise({.batch = 10, .smoothing = 0, .most_passes = 6, .patience = 2}, 1, 2);
-  // Of variance 1600 and a squared norm of 10: a noise scale of 160 samples, 8 times 2 x 10.
+  // With variance 1600 and a squared norm of 10, the noise scale is 160 samples: 8 times 2 x 10.
   const auto step = [&] {
     const double batch = 10.0 * noise.passes();
     noise.add(10 + 1600 / batch, 10 + 1600 / (2 * batch));
@@ -108,11 +110,12 @@ TEST(NoiseScale, BatchesGrowByItAndNoFurther) {
   EXPECT_EQ(step(), 6);
 }
 
-// A step of more passes is the mean over them: it has the length of a step of one.
+// A step of several passes averages them, so it is as long as a step of one pass.
 TEST(NoiseScale, GrownStepsAverageTheirPasses) {
   run_threads(2, [](Communicator& comm) {
     ExchangeTrainer trainer(comm.rank());
-    // 1/2 of the ranks' difference is noise that outweighs the mean: batches grow at once.
+    // The ranks' gradients differ so much that the noise outweighs the mean, so batches grow
+    // immediately.
     auto optimizer = distributed(
         comm, trainer, {.noise = {.batch = 1, .smoothing = 0, .most_passes = 4, .patience = 1}});
     const auto set = [&](float times) {
@@ -121,16 +124,17 @@ TEST(NoiseScale, GrownStepsAverageTheirPasses) {
           value = times * (comm.rank() == 0 ? 5.0F : -3.0F);
     };
     set(1);
-    optimizer.step();  // by a mean gradient of 1
+    optimizer.step();  // the mean gradient is 1
     EXPECT_EQ(trainer.values()[0], 0.5F);
-    // Squares 17 and 1 an element: the gradient's is below 0, and nothing is known.
+    // The mean squares are 17 and 1 per element. The estimate for the gradient is negative, so the
+    // noise scale is unknown.
     EXPECT_EQ(optimizer.backward_passes_per_step(), 1);
     for (auto& param : trainer.parameters())
       for (float& value : param.gradient.span<float>()) value = comm.rank() == 0 ? 5.0F : 0.25F;
     optimizer.step();
     EXPECT_EQ(optimizer.backward_passes_per_step(), 2);
     const float before = trainer.values()[0];
-    set(2);  // what two passes add up to
+    set(2);  // the sum of two passes
     optimizer.step();
     EXPECT_EQ(trainer.values()[0], before - 0.5F);
   });

@@ -25,8 +25,7 @@ struct FormState {
   Tensor tensor;
 };
 
-// A range that can be gone through only once and is not constant meanwhile, like a coroutine's
-// generator.
+// A range that can be iterated only once, and not if it is constant, like a coroutine's generator.
 template <class Item>
 class Generated {
  public:
@@ -58,7 +57,8 @@ class Generated {
   size_t at_ = 0;
 };
 
-// Each of these is a `Form`: how an optimizer returns its items. The rest is the same for all.
+// Each of these is a `Form`: how an optimizer returns its items. Everything else is equal for all
+// forms.
 struct ByValue {
   template <class Item>
   static std::vector<Item> of(std::vector<Item>& items) {
@@ -95,7 +95,7 @@ struct AsView {
     return items | std::views::transform([](const Item& item) { return item; });
   }
 };
-// A filter finds its beginning as it is gone through, so none is constant.
+// A filter view searches for its first item when begin() is called, so it cannot be constant.
 struct AsFilter {
   template <class Item>
   static auto of(std::vector<Item>& items) {
@@ -185,7 +185,7 @@ TYPED_TEST(OptimizerForms, MomentaAreAveragedWithTheParameters) {
   });
 }
 
-// A generator yields its items once.
+// Covers generators, which yield their items only once.
 TYPED_TEST(OptimizerForms, GradientsAreClipped) {
   Momentum<TypeParam> descent(0);
   descent.set_gradients(1);
@@ -193,7 +193,7 @@ TYPED_TEST(OptimizerForms, GradientsAreClipped) {
   EXPECT_FLOAT_EQ(descent.gradient(), 0.5F / std::sqrt(8.0F));
 }
 
-// An optimizer of shards that hands its state out in this form.
+// A sharded optimizer that returns its state in this form.
 template <class Form>
 struct ShardDescent {
   explicit ShardDescent(std::vector<Shard> shards) : list(std::move(shards)) {

@@ -1,5 +1,6 @@
-// Optimizers that nearly fit, one to each CASE. None compiles, and the compiler says the line
-// beside it: taken for one without, it would train on silently. CASE 0 is the one that fits.
+// Optimizers that almost meet the requirements, one for each CASE. Each must fail to compile with
+// the text beside it. Otherwise the library would treat it as an optimizer without that function
+// and train wrongly without an error. CASE 0 meets the requirements.
 
 #include <optional>
 
@@ -18,19 +19,19 @@ struct Descent {
   std::vector<Weight> parameters();
   void step();
 #if CASE == 1  // want: state() must be callable without arguments and yield items with a name
-  // A tensor by another name.
+  // The tensor has another name.
   struct Other {
     std::string name;
     tutti::Tensor value;
   };
   std::vector<Other> state();
 #elif CASE == 2   // want: state() must be callable without arguments and yield items with a name
-  // No function.
+  // This is not a function.
   std::vector<Moment> state;
 #elif CASE == 3   // want: state() must be callable without arguments and yield items with a name
   std::vector<Moment> state(int which);
 #elif CASE == 4   // want: state() must be callable without arguments and yield items with a name
-  // Memory of the item's own, which is gone after the item.
+  // The item owns its memory, which is freed with the item.
   struct Owner {
     std::string name;
     std::vector<float> tensor;
@@ -50,7 +51,7 @@ struct Descent {
   void reduce_gradient(int index);
   void wait_for_gradients();
 #elif CASE == 0
-  // Each by value or not constant.
+  // All return by value or are not constant.
   std::vector<Moment> state();
   void on_gradient_ready(std::function<void(std::string_view)> callback);
   double learning_rate();

@@ -1,4 +1,4 @@
-// Samples are dealt once each within an epoch, whatever ranks come and go.
+// Each sample is dealt exactly once within an epoch, whatever ranks come and go.
 
 #include "tutti/adapters/sampling/sampler.h"
 
@@ -52,7 +52,7 @@ TEST(Sampler, AnEpochThatIsResumedDealsEachSampleOnce) {
     EXPECT_GE(resumes, 20);
     EXPECT_EQ(static_cast<int64_t>(seen.size()), samples);
     EXPECT_EQ(static_cast<int64_t>(std::set<int64_t>(seen.begin(), seen.end()).size()), samples);
-    // The steps of all ranks together go through one order, whoever took them.
+    // The steps of all ranks together follow one order, whichever rank took them.
     EXPECT_EQ(order, permutation(samples, seed, 0));
   }
 }
@@ -103,7 +103,8 @@ TEST(Sampler, BadInput) {
   EXPECT_EQ(sampler.left(), 7);
 }
 
-// States of the first version, whose order was another, go on where it does not matter.
+// States of the first version used another order. They can be restored where the order does not
+// matter.
 TEST(Sampler, AnOlderOrderIsRefusedWithinAShuffledEpochOnly) {
   Sampler sampler(10), plain(10, {.shuffle = false});
   test::expect_error(
@@ -119,7 +120,8 @@ TEST(Sampler, AnOlderOrderIsRefusedWithinAShuffledEpochOnly) {
   EXPECT_EQ(plain.take(2, 0, 1), (Samples{3, 4}));
 }
 
-// The order is by counters: a known one, so that a change of it is not overlooked.
+// The order is computed from counters. A known order is checked here, so that a change of it is
+// noticed.
 TEST(Sampler, TheOrderIsTheSameOnEveryMachine) {
   EXPECT_EQ(permutation(10, 7, 3), (Samples{4, 5, 1, 9, 6, 3, 2, 0, 8, 7}));
   EXPECT_NE(permutation(10, 7, 3), permutation(10, 7, 3 + (int64_t{1} << 32)));

@@ -1,4 +1,4 @@
-// Samples are dealt to ranks of different speed so that they end at the same time.
+// Samples are distributed to ranks of different speed so that the ranks end at the same time.
 
 #include "tutti/adapters/sampling/shares.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using Counts = std::vector<int64_t>;
 
-// Lets steps pass in which each rank takes a fixed time for everything and its own for each sample.
+// Simulates steps in which each rank takes `fixed` seconds, and its own time per sample.
 void run_steps(SpeedShares& shares, const std::vector<double>& per_sample, int steps,
                double fixed = 0) {
   for (int step = 0; step < steps; ++step) {
@@ -41,19 +41,20 @@ TEST(SpeedShares, AreEqualWithoutTheOption) {
 
 TEST(SpeedShares, FollowTheSpeed) {
   SpeedShares shares(2, {.samples = 12, .follow_speed = true});
-  run_steps(shares, {0.1, 0.2}, 1);  // the first makes what it needs
+  run_steps(shares, {0.1, 0.2}, 1);  // the first step also sets things up, so it does not count
   EXPECT_EQ(shares.counts(), (Counts{6, 6}));
-  run_steps(shares, {0.1, 0.2}, 1);  // 1.2 s: a window
+  run_steps(shares, {0.1, 0.2}, 1);  // 1.2 s fill a window
   EXPECT_EQ(shares.counts(), (Counts{8, 4}));
   run_steps(shares, {0.1, 0.2}, 50);
   EXPECT_EQ(shares.counts(), (Counts{8, 4}));
-  // The other one becomes slow.
+  // Now the other rank becomes slow.
   run_steps(shares, {0.3, 0.1}, 50);
   EXPECT_EQ(shares.counts(), (Counts{3, 9}));
 }
 
-// Half a core by a cgroup's quota: 50 ms of every 100, as quick as a whole core until they are used
-// up. While the other rank has the larger share it never does, and then seems to be as fast.
+// A cgroup quota of half a core: 50 ms of every 100 ms, at full speed until they are used up. While
+// the other rank has the larger share, this rank does not use up its quota and so seems to be as
+// fast.
 TEST(SpeedShares, FindWhatAQuotaAllows) {
   constexpr double kPerSample = 0.0002, kPeriod = 0.1, kQuota = 0.05;
   constexpr int64_t kSamples = 256;
@@ -83,8 +84,8 @@ TEST(SpeedShares, FindWhatAQuotaAllows) {
   EXPECT_LE(measured / (kSteps - 40), 1.1 * ideal);
 }
 
-// A change that makes steps no shorter is taken back, and is tried again more and more rarely; at
-// once when the steps become longer.
+// A change that does not make steps shorter is undone. It is tried again less and less often, but
+// immediately when the steps become longer.
 TEST(SpeedShares, AreTakenBackWhereStepsAreNoShorter) {
   SpeedShares shares(2, {.samples = 12, .follow_speed = true, .window = 0});
   const auto step = [&](float first, float second) {
@@ -108,13 +109,13 @@ TEST(SpeedShares, AreTakenBackWhereStepsAreNoShorter) {
 
 TEST(SpeedShares, WaitForAWindow) {
   SpeedShares shares(2, {.samples = 12, .follow_speed = true, .window = 5});
-  run_steps(shares, {0.1, 0.2}, 5);  // the last four count: 4.8 s
+  run_steps(shares, {0.1, 0.2}, 5);  // the last four steps count: 4.8 s
   EXPECT_EQ(shares.counts(), (Counts{6, 6}));
   run_steps(shares, {0.1, 0.2}, 1);
   EXPECT_EQ(shares.counts(), (Counts{8, 4}));
 }
 
-// What would gain less than it is said to be worth is left alone: new shapes cost, too.
+// A change with a small gain is not made, because new shapes have a cost too.
 TEST(SpeedShares, DoNotChangeForLittle) {
   SpeedShares shares(2, {.samples = 100, .follow_speed = true, .window = 0});
   run_steps(shares, {0.1, 0.105}, 20);
@@ -123,8 +124,8 @@ TEST(SpeedShares, DoNotChangeForLittle) {
   EXPECT_EQ(shares.counts(), (Counts{55, 45}));
 }
 
-// Random speeds: every sample is dealt, nobody is left out, and no rank would be done sooner with
-// one sample of the slowest.
+// Random speeds: every sample is dealt, every rank gets one, and a move of one sample from the
+// slowest rank to another would not make the step shorter.
 TEST(SpeedShares, EndAtTheSameTime) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -158,7 +159,7 @@ TEST(SpeedShares, StepsWithoutATimeDoNotCount) {
   }
   run_steps(shares, {1, 3}, 1);
   EXPECT_EQ(shares.counts(), (Counts{3, 1}));
-  // A rank that has no sample has no speed either.
+  // A rank without samples has no measured speed.
   SpeedShares few(3, {.samples = 2, .follow_speed = true, .window = 0});
   run_steps(few, {1, 3, 1}, 20);
   EXPECT_EQ(few.counts(), (Counts{1, 1, 0}));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# package_test.sh BUILD LAUNCHER CXX: an outside project finds the installed component torch, and hears
-# in one line why it cannot where that was not installed.
+# package_test.sh BUILD LAUNCHER CXX: a separate project finds the installed component torch. If the
+# component was not installed, the project gets one line with the reason.
 set -euo pipefail
 build=$1 run=$2 cxx=$3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

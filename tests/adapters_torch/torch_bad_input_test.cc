@@ -1,4 +1,4 @@
-// What goes wrong with LibTorch models, each told in one line, and what ends early.
+// Wrong uses of LibTorch models, each reported in one line, and objects that end early.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,12 +24,12 @@ using tutti::test::run_threads;
 
 using Layers = std::vector<std::pair<std::string, torch::Tensor>>;
 
-// Of f32, whatever the value's type.
+// Makes an f32 tensor, whatever the type of `value`.
 torch::Tensor filled(at::IntArrayRef shape, double value) {
   return torch::full(shape, value, torch::kFloat);
 }
 
-// A module of these parameters, and SGD over them.
+// A module with these parameters, and SGD over them.
 struct Model : torch::nn::Module {
   explicit Model(const Layers& layers) {
     for (const auto& [name, tensor] : layers) register_parameter(name, tensor);
@@ -127,7 +127,7 @@ TEST(TorchBadInput, OptionsThatDifferBetweenRanks) {
     });
 }
 
-// It keeps a number that nothing brings to other ranks.
+// An optimizer with state that save() and load() do not transfer.
 struct Stateful : torch::optim::SGD {
   explicit Stateful(std::vector<torch::Tensor> parameters) : SGD(std::move(parameters), 0.1) {}
   void save(torch::serialize::OutputArchive&) const override {}
@@ -138,7 +138,7 @@ TEST(TorchBadInput, AStateThatDoesNotTravel) {
   run_threads(2, [](Communicator& comm) {
     torch::nn::Linear net(1, 1);
     Stateful own(net->parameters());
-    // It is taken while no rank has a state, and refused once rank 0 has one.
+    // The optimizer is accepted while no rank has a state, and refused once rank 0 has one.
     tutti::torch::distributed(comm, own, *net);
     static_cast<torch::optim::SGDOptions&>(own.param_groups()[0].options()).momentum(0.5);
     if (comm.rank() == 0) {
@@ -296,7 +296,8 @@ TEST(TorchBadInput, AnOptimizerThatGrewSince) {
   });
 }
 
-// Where gradients are exchanged, parameters may be loaded later; where values are, not.
+// If gradients are exchanged, parameters may get new memory later; if values are exchanged, they
+// may not.
 TEST(TorchBadInput, ParametersThatMoveLater) {
   run_threads(1, [](Communicator& comm) {
     for (const bool values : {false, true}) {
@@ -305,7 +306,7 @@ TEST(TorchBadInput, ParametersThatMoveLater) {
       tutti::DistributedOptions options;
       if (values) options.exchange = tutti::local_sgd(2);
       auto optimizer = tutti::torch::distributed(comm, sgd, *net, options);
-      const auto before = net->weight.data();  // or its memory might be given out again
+      const auto before = net->weight.data();  // keeps the old memory, so that it is not reused
       net->weight.set_data(torch::ones({1, 1}));
       if (values)
         for (const bool steps : {true, false})
@@ -319,7 +320,7 @@ TEST(TorchBadInput, ParametersThatMoveLater) {
   });
 }
 
-// The optimizer and the adapter hold the parameters, so the step is taken as ever.
+// The optimizer and the adapter hold the parameters, so the step works as usual.
 TEST(TorchBadInput, AModuleThatIsFreedWhileGradientsTravel) {
   run_threads(2, [](Communicator& comm) {
     auto net = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
@@ -349,7 +350,7 @@ TEST(TorchBadInput, AnAdapterThatEndsWhileGradientsTravel) {
     }
     EXPECT_TRUE(torch::equal(averaged, filled({300, 300}, 1.5f)));
     EXPECT_TRUE(torch::equal(on_its_way, torch::zeros({300, 300})));
-    // Without the adapter it is torch's own optimizer again.
+    // Without the adapter, torch's optimizer works on its own again.
     net(torch::ones({1, 300})).sum().backward();
     EXPECT_TRUE(torch::equal(net->weight.grad(), torch::ones({300, 300})));
     sgd.step();

@@ -1,5 +1,5 @@
-// Collectives that a loss goes through: their values, and the gradients of the sum of all ranks'
-// losses.
+// Collectives that a loss can be differentiated through: their values, and the gradients of the sum
+// of all ranks' losses.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -22,8 +22,8 @@ using tutti::test::run_threads;
 
 constexpr int kRanks = 3;
 
-// Rank r's input is [rows, 2] of r + 1, in column-major order; its loss is r + 1 times the sum of
-// the output. Both output and gradient have one value in each row.
+// Rank r's input has the shape [rows, 2] with the value r + 1, in column-major order. Its loss is r
+// + 1 times the sum of the output. Output and gradient each have one value per row.
 void expect_rows(const std::function<torch::Tensor(Communicator&, const torch::Tensor&)>& function,
                  const std::function<int64_t(int rank)>& rows,
                  const std::function<std::vector<float>(int rank)>& outputs,
@@ -79,7 +79,7 @@ TEST(TorchFunctions, Broadcast) {
       [](int rank) { return std::vector<float>(2, rank == 1 ? 6 : 0); });
 }
 
-// Four rows are dealt as two, one and one.
+// Four rows are divided into two, one and one.
 TEST(TorchFunctions, ReduceScatterWithARemainder) {
   expect_rows(
       [](Communicator& comm, const torch::Tensor& input) {
@@ -91,7 +91,7 @@ TEST(TorchFunctions, ReduceScatterWithARemainder) {
       });
 }
 
-// Every rank sends nothing to rank 0, a row to rank 1 and two to rank 2.
+// Every rank sends no row to rank 0, one row to rank 1 and two rows to rank 2.
 TEST(TorchFunctions, AlltoallByLists) {
   expect_rows(
       [](Communicator& comm, const torch::Tensor& input) {
@@ -109,7 +109,7 @@ TEST(TorchFunctions, AlltoallByLists) {
       });
 }
 
-// Ranks with 5, 0 and 3 samples against BatchNorm over all 8.
+// Ranks with 5, 0 and 3 samples are compared with BatchNorm over all 8.
 TEST(TorchFunctions, SyncBatchNormIsBatchNormOfTheJoinedBatch) {
   torch::manual_seed(3);
   const auto options = torch::kFloat64;
@@ -148,14 +148,15 @@ TEST(TorchFunctions, SyncBatchNormIsBatchNormOfTheJoinedBatch) {
   });
 }
 
-// Statistics of an ordinary layer fit no 16 bits: neither their sums nor, in f16, their number.
+// The statistics of an ordinary layer do not fit into 16 bits: the sums overflow, and in f16 the
+// count does too.
 TEST(TorchFunctions, SyncBatchNormOfEveryTypeIsThatOfTheJoinedBatch) {
   struct Type {
     torch::ScalarType type;
     double tolerance;
   };
   struct Batch {
-    int64_t samples, side;  // of a rank, pixels of each row and column
+    int64_t samples, side;  // samples of a rank; rows and columns of pixels
     double mean, deviation;
   };
   constexpr int64_t kFeatures = 2;
@@ -172,7 +173,7 @@ TEST(TorchFunctions, SyncBatchNormOfEveryTypeIsThatOfTheJoinedBatch) {
       const auto joined = drawn(mean, deviation), weights_of_loss = drawn(0, 1);
       torch::nn::BatchNorm2d alone(kFeatures);
       alone->to(torch::kFloat64);
-      auto input = joined.to(torch::kFloat64, false, true).requires_grad_();  // a copy
+      auto input = joined.to(torch::kFloat64, false, true).requires_grad_();  // copies the values
       const auto expected = alone(input);
       (expected * weights_of_loss.to(torch::kFloat64)).sum().backward();
       const auto far = [](const torch::Tensor& got, const torch::Tensor& right) {
@@ -184,7 +185,7 @@ TEST(TorchFunctions, SyncBatchNormOfEveryTypeIsThatOfTheJoinedBatch) {
           return all.slice(0, comm.rank() * samples, (comm.rank() + 1) * samples);
         };
         tutti::torch::SyncBatchNorm norm(comm, "norm", kFeatures);
-        if (type == torch::kFloat64) norm->to(type);  // others as mixed precision has them, in f32
+        if (type == torch::kFloat64) norm->to(type);  // mixed precision keeps the norm in f32
         auto own = part(joined).clone().requires_grad_();
         const auto output = norm(own);
         EXPECT_EQ(output.scalar_type(), type);

@@ -1,5 +1,5 @@
-// LibTorch models on a GPU that two processes share, with torch's current stream. Where there is no
-// GPU, or LibTorch knows none, every test is skipped and says why.
+// LibTorch models on a GPU that two processes share, with torch's current stream. Without a GPU, or
+// with a LibTorch that knows none, every test is skipped with a reason.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -27,7 +27,7 @@ const torch::Device kGpu(torch::kCUDA, 0);
 class TorchGpu : public testing::Test {
  protected:
   void SetUp() override {
-    // Asked in a process of its own: CUDA does not survive the fork into ranks.
+    // Checks in a separate process, because CUDA does not survive the fork into ranks.
     const auto why = tutti::test::why_no_gpu([] {
       if (!torch::cuda::is_available())
         throw tutti::Error(tutti::ErrorCode::unavailable, "no GPU: this LibTorch knows no CUDA");
@@ -65,7 +65,7 @@ void expect_equal_on_all_ranks(Communicator& comm, const std::vector<Tensor>& va
   }
 }
 
-// 30 steps of SGD whose gradients are clipped, the rank's part of each batch of 8.
+// Takes 30 steps of SGD with clipped gradients; each rank takes its part of each batch of 8.
 template <class Zero, class Clip, class Step>
 void train(Net& net, int rank, int size, Zero&& zero_grad, Clip&& clip, Step&& step) {
   torch::manual_seed(7);
@@ -108,10 +108,11 @@ TEST_F(TorchGpu, ThirtyStepsOnTwoRanksAreThoseOfOneRankWithTheJoinedBatch) {
         net, comm.rank(), 2, [&] { optimizer.zero_grad(); },
         [&] { EXPECT_GT(optimizer.clip_by_global_norm(0.5), 0); }, [&] { optimizer.step(); });
     const auto got = values(net), expected = values(alone);
-    // All but the layer that no pass reaches, of which a GPU's gradients are zeros and not absent.
+    // Compares all layers except the one that no pass reaches: on a GPU its gradients are zeros
+    // instead of undefined.
     for (size_t i = 0; i < 4; ++i)
       EXPECT_LT((got[i] - expected[i]).abs().max().item<float>(), 1e-4) << i;
-    EXPECT_GT((got[0] - start[0]).abs().max().item<float>(), 1e-2);  // it learned
+    EXPECT_GT((got[0] - start[0]).abs().max().item<float>(), 1e-2);  // the model has learned
     expect_equal_on_all_ranks(comm, got);
   });
 }
@@ -124,7 +125,7 @@ TEST_F(TorchGpu, SparseGradientsAreThoseOfTheJoinedBatch) {
     auto optimizer = tutti::torch::distributed(comm, sgd, *rows);
     const auto before = rows->weight.detach().clone();
     optimizer.zero_grad();
-    // Both ranks use row 0, each another one beside it.
+    // Both ranks use row 0, and each also uses another row.
     rows(torch::tensor({0, 1 + comm.rank()}, torch::kLong).to(kGpu)).sum().backward();
     optimizer.step();
     const auto expected = torch::tensor({{1., 1.}, {.5, .5}, {.5, .5}, {0., 0.}, {0., 0.}});
@@ -133,7 +134,7 @@ TEST_F(TorchGpu, SparseGradientsAreThoseOfTheJoinedBatch) {
   });
 }
 
-// What each gives and what its gradient is, against the same in host memory.
+// The values and gradients of each function must equal those in host memory.
 TEST_F(TorchGpu, FunctionsGiveWhatTheyGiveInHostMemory) {
   run_processes(2, [](Communicator& comm) {
     const auto rank = comm.rank();

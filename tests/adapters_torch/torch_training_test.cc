@@ -1,4 +1,5 @@
-// What LibTorch models learn on several ranks: the same as on one, to the bit on all of them.
+// Training of LibTorch models on several ranks: it gives the same as on one rank, and equal bits on
+// all ranks.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -20,12 +21,12 @@ using torch::Tensor;
 using tutti::Communicator;
 using tutti::test::run_threads;
 
-// Of f32, whatever the value's type.
+// Makes an f32 tensor, whatever the type of `value`.
 Tensor filled(at::IntArrayRef shape, double value) {
   return torch::full(shape, value, torch::kFloat);
 }
 
-// Convolution in channels_last order, a branch that may be left out and a frozen layer.
+// A convolution in channels_last order, a branch that may be left out, and a frozen layer.
 struct Net : torch::nn::Module {
   torch::nn::Conv2d conv{nullptr};
   torch::nn::Linear last{nullptr}, branch{nullptr}, frozen{nullptr};
@@ -61,7 +62,8 @@ void fill(torch::nn::Module& module, double value) {
   for (auto& parameter : module.parameters()) parameter.fill_(value);
 }
 
-// LibTorch 1.13 knows a parameter's state by the text of its address, later ones by the address.
+// LibTorch 1.13 uses the text of a parameter's address as the key of its state; later versions use
+// the address.
 template <class States>
 torch::optim::OptimizerParamState& state_of(States& states, const Tensor& parameter) {
   if constexpr (std::is_pointer_v<typename States::key_type>) {
@@ -73,7 +75,7 @@ torch::optim::OptimizerParamState& state_of(States& states, const Tensor& parame
   }
 }
 
-// Of the same bits on every rank.
+// Expects the same bits on every rank.
 void expect_equal_on_all_ranks(Communicator& comm, const std::vector<Tensor>& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     auto here = values[i].contiguous();
@@ -90,7 +92,7 @@ struct Digits {
   Tensor labels = torch::randint(0, 3, {30, 8});
 };
 
-// 30 steps, with rank r of `size` taking its part of each batch of 8.
+// Takes 30 steps; rank r of `size` takes its part of each batch of 8.
 template <class Step>
 void train(Net& net, const Digits& digits, int rank, int size, bool with_branch, Step&& step) {
   for (int64_t i = 0; i < 30; ++i) {
@@ -132,7 +134,7 @@ TEST(Torch, ThirtyStepsOnTwoRanksAreThoseOfOneRankWithTheJoinedBatch) {
       const auto got = values(net);
       for (size_t i = 0; i < got.size(); ++i)
         EXPECT_LT((got[i] - expected[i]).abs().max().item<float>(), 1e-4) << i;
-      EXPECT_GT((got[0] - start[0]).abs().max().item<float>(), 1e-2);  // it learned
+      EXPECT_GT((got[0] - start[0]).abs().max().item<float>(), 1e-2);  // the model has learned
       expect_equal_on_all_ranks(comm, got);
     });
 }
@@ -159,7 +161,7 @@ TEST(Torch, GradientsLieInOnePlaceWithTheirParametersStrides) {
   });
 }
 
-// Rank 0 reaches the branch in step 0, both in step 1, none in step 2.
+// Rank 0 reaches the branch in step 0, both ranks in step 1, none in step 2.
 TEST(Torch, AParameterThatARankDidNotReachCountsAsZerosThere) {
   run_threads(2, [](Communicator& comm) {
     Net net;
@@ -184,7 +186,7 @@ TEST(Torch, AParameterThatARankDidNotReachCountsAsZerosThere) {
         EXPECT_FALSE(bias.grad().defined());
       }
       optimizer.step();
-      // Neither momentum nor weight decay moves what nobody reached.
+      // A parameter that no rank reached must not change, neither by momentum nor by weight decay.
       EXPECT_EQ(torch::equal(before, bias), step == 2);
       expect_equal_on_all_ranks(comm, values(net));
     }
@@ -250,7 +252,7 @@ TEST(Torch, RankZerosParametersBuffersAndStateAreEveryones) {
       adam.step();
       adam.zero_grad();
     };
-    for (int i = 0; i <= comm.rank(); ++i) step();  // each rank has another past
+    for (int i = 0; i <= comm.rank(); ++i) step();  // each rank took another number of steps before
     auto optimizer = tutti::torch::distributed(comm, adam, *net);
     expect_equal_on_all_ranks(comm, values(*net));
     expect_equal_on_all_ranks(comm, net->buffers());
@@ -272,7 +274,7 @@ TEST(Torch, RankZerosParametersBuffersAndStateAreEveryones) {
   });
 }
 
-// Rank 0 reaches a row in step 0, both reach rows in step 1, none in step 2.
+// Rank 0 reaches a row in step 0, both ranks reach rows in step 1, none in step 2.
 TEST(Torch, SparseGradientsTravelAsRows) {
   run_threads(2, [](Communicator& comm) {
     torch::nn::Embedding rows(torch::nn::EmbeddingOptions(5, 2).sparse(true));
@@ -299,7 +301,7 @@ TEST(Torch, SparseGradientsTravelAsRows) {
   });
 }
 
-// A bag of words, the words of a rank being half of the batch.
+// A bag of words; each rank has the words of its half of the batch.
 struct Words : torch::nn::Module {
   torch::nn::Embedding words{nullptr};
   torch::nn::Linear last{nullptr};
@@ -389,7 +391,7 @@ TEST(Torch, OtherMethodsOfExchangeAreThere) {
     torch::optim::SGD sgd(net->parameters(), 1);
     auto optimizer =
         tutti::torch::distributed(comm, sgd, *net, {.exchange = tutti::adasum_of_gradients()});
-    // Adasum adds what is orthogonal.
+    // Adasum adds orthogonal gradients.
     net(torch::tensor({1.f - static_cast<float>(comm.rank()), static_cast<float>(comm.rank())}))
         .sum()
         .backward();
@@ -409,14 +411,14 @@ TEST(Torch, OtherMethodsOfExchangeAreThere) {
   });
 }
 
-// A closure of the user's own between synchronize() and step(): its tensor is what the step takes.
+// The user assigns a gradient between synchronize() and step(): step() uses the assigned tensor.
 TEST(Torch, GradientsAssignedByHandAreTaken) {
   run_threads(2, [](Communicator& comm) {
     torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
     fill(*net, 0);
     torch::optim::SGD sgd(net->parameters(), 1);
     auto optimizer = tutti::torch::distributed(comm, sgd, *net);
-    net->weight.mutable_grad() = filled({1, 1}, 1 + 2 * comm.rank());  // without backward
+    net->weight.mutable_grad() = filled({1, 1}, 1 + 2 * comm.rank());  // without a backward pass
     optimizer.synchronize();
     EXPECT_EQ(net->weight.grad().item<float>(), 2);
     net->weight.mutable_grad() = net->weight.grad() * 3;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# versions_test.sh SOURCES CMAKE: the adapter is configured beside LibTorch packages that hold nothing
-# but a version, and refuses those that it does not know in one line.
+# versions_test.sh SOURCES CMAKE: configures the adapter beside LibTorch packages that contain
+# nothing but a version. Unknown versions are refused in one line.
 set -euo pipefail
 sources=$1 cmake=$2
 scratch=$(mktemp -d)
@@ -14,7 +14,7 @@ END
 cat >"$scratch/project/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.25)
 project(refusal LANGUAGES NONE)
-# Reached where the version is taken.
+# CMake reaches this call only if the version was accepted.
 function(add_library)
   message(FATAL_ERROR "taken")
 endfunction()
@@ -38,7 +38,7 @@ done
 for version in 1.13.0 1.13.1 2.7.0 2.15.0; do
   expect "$version" "taken"
 done
-# Its headers beside the library of another one.
+# The headers of one LibTorch beside the library of another one.
 sed -i 's|TORCH_LIBRARY .*|TORCH_LIBRARY /usr/lib/libtorch.so)|' "$scratch/fake/cmake/TorchConfig.cmake"
 expect 2.15.0 "in $scratch/fake, but a library found is /usr/lib/libtorch.so, of another one; configure"
 sed -i 's|TORCH_LIBRAR.*|TORCH_LIBRARIES torch /usr/lib/libc10.so)|' "$scratch/fake/cmake/TorchConfig.cmake"

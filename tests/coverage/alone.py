@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What each test covers of the library that no other covers: alone.py BUILD [REGEX].
+"""Shows the lines of the library that only one test covers: alone.py BUILD [REGEX].
 
 BUILD has been built with TUTTI_COVERAGE. Each daily test program runs by itself (with REGEX: each
-case of the programs whose name matches), and a table is printed: lines that a group covers, lines
-that only it covers, fewest first. One that covers nothing alone is a candidate: it may say what
-others say too, or say more about the same lines. A line is one at which a basic block begins.
+case of the programs whose name matches). The table lists the lines that each group covers, and
+those that only this group covers, fewest first. A group that covers no line alone is a candidate
+for removal. It may repeat other tests, or check more about the same lines. Only lines where a basic
+block begins count.
 
-What has run stays in BUILD/coverage; a run that was stopped goes on from there.
+Results stay in BUILD/coverage; a run that was stopped continues from there.
 """
 
 import collections
@@ -21,19 +22,19 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 def cases_of(build):
-    """The daily cases: (name, program)."""
+    """Yields (name, program) of the daily cases."""
     shown = subprocess.run(
         ["ctest", "--test-dir", build, "-LE", "^full$", "--show-only=json-v1"],
         check=True, capture_output=True, text=True)
     for test in json.loads(shown.stdout)["tests"]:
         if "command" in test:
             program = pathlib.Path(test["command"][0]).name
-            # Scripts by an interpreter are groups of their own.
+            # Scripts that an interpreter runs are groups of their own.
             yield test["name"], program if program.endswith("_test") else test["name"]
 
 
 def run(build, names, log):
-    """Runs these cases, whatever becomes of them; what they came to is in the log."""
+    """Runs these cases, whether they pass or not; their coverage is in the log."""
     pattern = "^(" + "|".join(re.escape(name) for name in names) + ")$"
     environment = dict(os.environ, TUTTI_COVERAGE_LOG=str(log))
     subprocess.run(["ctest", "--test-dir", build, "-j", "3", "-R", pattern],
@@ -51,14 +52,15 @@ def blocks_of(log):
 
 
 def lines_of(blocks):
-    """block -> "file:line" of our own sources."""
+    """Maps each block to "file:line" of this project's sources."""
     by_object = collections.defaultdict(list)
     for name, offset in blocks:
-        if os.path.exists(name):  # a copy that a test had installed is gone
+        if os.path.exists(name):  # the installed copy of a test is gone
             by_object[name].append(offset)
     places = {}
     for name, offsets in by_object.items():
-        # A block is known by where its call returns to; the call stands before that.
+        # A block is identified by the return address of its call, so the call is before that
+        # address.
         asked = "\n".join(f"{offset - 1:#x}" for offset in offsets)
         told = subprocess.run(["addr2line", "-e", name], input=asked, check=True,
                               capture_output=True, text=True).stdout.splitlines()

@@ -1,7 +1,8 @@
-// What a build with TUTTI_COVERAGE runs at the start of each basic block: the first time that a
-// process comes to a block, the block is written to the file that TUTTI_COVERAGE_LOG names, as
-// "<object> <offset within it>". At once, so that it also counts for ranks that are killed or that
-// end by _exit, of which gcov writes nothing. Any thread; signal handlers too.
+// A build with TUTTI_COVERAGE calls this at the start of each basic block. When a process reaches a
+// block for the first time, the block is written to the file that TUTTI_COVERAGE_LOG names, as
+// "<object> <offset within it>". It is written immediately, so that ranks count too that are killed
+// or end by _exit, for which gcov writes nothing. Any thread may call this, and signal handlers
+// too.
 
 #include <elf.h>
 #include <fcntl.h>
@@ -17,11 +18,12 @@
 
 namespace {
 
-// Blocks that this process has been to: an open hash table. The whole library has some 200,000.
+// An open hash table of the blocks that this process has reached. The whole library has about
+// 200,000 blocks.
 constexpr size_t kPlaces = size_t{1} << 20;
 std::atomic<uintptr_t> seen[kPlaces];
 
-// False if this process has been there before.
+// Returns false if this process has reached the block before.
 bool is_new(uintptr_t block) {
   for (size_t place = (block * 0x9E3779B97F4A7C15u) >> 44;; place = (place + 1) % kPlaces) {
     auto there = seen[place].load(std::memory_order_relaxed);
@@ -38,14 +40,14 @@ struct Found {
   int length = 0;
 };
 
-// Of the program itself, which has no name among the loaded objects.
+// The path of the program itself, which has no name among the loaded objects.
 const char* own_path() {
   static char path[400];
   static const auto length = ::readlink("/proc/self/exe", path, sizeof path - 1);
   return length > 0 ? path : "";
 }
 
-// Called for each loaded object until one holds the block.
+// Called for each loaded object until one contains the block.
 int write_line(dl_phdr_info* object, size_t, void* data) {
   auto& found = *static_cast<Found*>(data);
   for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -80,7 +82,7 @@ extern "C" void __sanitizer_cov_trace_pc() {
   if (const int file = log_file(); file >= 0) {
     Found found{block, {}};
     ::dl_iterate_phdr(write_line, &found);
-    // A rank that has no descriptors left, or whose test closed this one, is not recorded further.
+    // If a rank has no descriptors left, or a test closed this one, nothing more is recorded.
     if (found.length > 0 && ::write(file, found.line, size_t(found.length)) < 0) errno = 0;
   }
   errno = kept;

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# .ci/run in a scratch tree, with programs that stand in for CMake and ctest: it runs each build's tests of
-# every day, and its last line counts all of them, whatever fails.
+# Runs .ci/run in a scratch tree, with programs that replace CMake and ctest. It must run each
+# build's daily tests, and its last line must count all of them, whatever fails.
 . "$(dirname "${BASH_SOURCE[0]}")/scratch_tree.sh"
 
-# One test of each build passes, unless the file `fail` names the build; `silent` names one without a report.
+# One test of each build passes, unless the file `fail` names the build. The file `silent` names a
+# build without a report.
 stand_in ctest '
 again=
 while [[ $# -gt 0 ]]; do
@@ -21,14 +22,14 @@ grep -qsx "$preset" "$scratch/silent" && exit 8
 status=run
 grep -qsx "$preset" "$scratch/fail" && status=fail
 printf "<testcase name=\"T\" status=\"%s\">\n</testcase>\n" $status >"$report"'
-# Where Debian's packages are installed nothing else says whether there is a LibTorch; elsewhere the
-# compiler does. pip has filled the environment.
+# On Debian the package database tells whether there is a LibTorch. Elsewhere the compiler does, and
+# this one succeeds. The environment of pip exists already.
 stand_in c++ ':'
 mkdir -p build/torch/environment/bin
 printf '#!/bin/sh\n' >build/torch/environment/bin/pip
 chmod +x build/torch/environment/bin/pip
 
-ci() { # what it should run, as lines of the log
+ci() { # the expected lines of the log
   : >"$scratch/log"
   .ci/run >"$scratch/output" 2>&1 && code=0 || code=$?
   diff "$scratch/log" <(printf '%s\n' "$@") || fail "it did not run the above; it said: $(cat "$scratch/output")"
@@ -43,7 +44,8 @@ ci "$release" "$asan" "$tsan" "$torch"
 [[ $(tail -n 1 "$scratch/output") == '4 passed, 0 failed, 0 flaky, 0 skipped' ]] ||
   fail "it did not count all: $(cat "$scratch/output")"
 
-# A failure fails it, and is counted with all others. So does a build whose tests leave no report.
+# A failure makes the whole run fail, and is counted with all others. So does a build whose tests
+# leave no report.
 echo tsan >"$scratch/fail"
 ci "$release" "$asan" "$tsan" 'ctest tsan  again' "$torch"
 [[ $code != 0 ]] || fail "a failure under tsan passed"
@@ -58,6 +60,6 @@ ci "$release" "$asan" "$torch"
 [[ $code != 0 ]] || fail "a build without a report passed"
 grep -q 'ctest left no report of the asan+ubsan tests' "$scratch/output" || fail "$(cat "$scratch/output")"
 
-# The summary wants a report of each build.
+# The summary needs a report of each build.
 ! ./dev summary >"$scratch/output" 2>&1 || fail "three reports were enough for a summary"
 grep -q 'there is no build/reports/asan+ubsan.xml' "$scratch/output" || fail "$(cat "$scratch/output")"

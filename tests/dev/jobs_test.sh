@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# ./dev knows its jobs: each has a script and a help, wrong words are refused, and documents name jobs that
-# there are.
+# ./dev knows its jobs: each has a script and a help text, wrong arguments are refused, and
+# documents name existing jobs only.
 . "$(dirname "${BASH_SOURCE[0]}")/scratch_tree.sh"
 
-refused() { # what the refusal says, what ./dev is given...
+refused() { # text of the refusal, arguments of ./dev...
   ! ./dev "${@:2}" >"$scratch/output" 2>&1 || fail "./dev ${*:2} was not refused"
   grep -qF -- "$1" "$scratch/output" || fail "./dev ${*:2} said: $(cat "$scratch/output")"
   [[ $(wc -l <"$scratch/output") == 1 ]] || fail "more than a line for ./dev ${*:2}: $(cat "$scratch/output")"
@@ -40,7 +40,7 @@ refused 'fuzz takes a harness, all or list' fuzz
 refused 'coverage takes one expression' coverage one two
 refused 'aarch64 takes one expression' aarch64 one two
 
-# "./dev JOB", as documents and CI write it.
+# Finds "./dev JOB" as documents and CI write it.
 grep -ohE '(^|[^a-z])[.]/dev [a-z0-9-]+' "$root"/*.md "$root"/docs/*.md "$root"/.ci/run | sed 's/.* //' | sort -u >"$scratch/named"
 [[ $(wc -l <"$scratch/named") -gt 10 ]] || fail "documents name no jobs"
 while read -r job; do

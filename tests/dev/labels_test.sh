@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# labels_test.sh BUILD [LABEL...]: what runs when is said by labels. Each label that a job selects tests by
-# has tests, jobs know each label that tests have, and each pattern of tutti_cases() matches a case. BUILD
-# has all of its tests built, but for those with the LABELs, for which it lacks something.
+# labels_test.sh BUILD [LABEL...]: labels decide when a test runs. Each label that a job selects by
+# must have tests, jobs must know each label that tests have, and each pattern of tutti_cases() must
+# match a case. BUILD has all of its tests built, except those with the given LABELs, whose
+# dependencies are missing.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$1 lacking=("${@:2}")
@@ -28,5 +29,5 @@ done
 
 ! ctest --test-dir "$build" -N 2>&1 | grep '^labels: no case' || fail "tests/labels.cmake says what a pattern is"
 
-# A name of a test in a job would be a rule that nobody sees beside the test.
+# A test's name in a job would be a rule that is not visible beside the test.
 ! grep -nE -- " -[RE] ('|\"[^\"$]*\")" "$root"/tools/dev/*.sh "$root/.ci/run" || fail "the above selects tests by their names"

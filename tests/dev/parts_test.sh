@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `./dev check` in a scratch repository, with programs that stand in for the compiler's tools and
-# write down what they are called for: parts that passed are not run again for the same commit, and
-# clang-tidy sees again only what has changed.
+# Runs `./dev check` in a scratch repository, with programs that replace the compiler's tools and
+# log their calls. Parts that passed must not run again for the same commit, and clang-tidy must
+# check changed sources only.
 . "$(dirname "${BASH_SOURCE[0]}")/scratch_tree.sh"
 mkdir -p adapters/c build/release && cp "$root"/adapters/c/tutti.h adapters/c
 for source in one two three; do
@@ -20,7 +20,7 @@ stand_in doxygen ':'
 stand_in abidw ':'
 stand_in abidiff ':'
 stand_in clang-format 'echo format >>"$log"'
-# Fails where the source says so; only a whole report counts.
+# Fails for sources that contain "bad".
 stand_in clang-tidy 'echo "tidy ${*: -1}" >>"$log"; ! grep -q bad "${*: -1}"'
 stand_in ctest '
 while [[ $# -gt 0 ]]; do
@@ -41,7 +41,7 @@ git init -q .
 commit() { git add -A && git -c user.name=t -c user.email=t@t commit -qm "$1"; }
 commit first
 
-check() { # what it should do, as lines of the log
+check() { # the expected lines of the log
   : >"$scratch/log"
   ./dev check >"$scratch/output" 2>&1 && code=0 || code=$?
   diff <(sort "$scratch/log") <(printf '%s\n' "$@" | sed '/^$/d' | sort) ||
@@ -52,7 +52,7 @@ for part in 1 2 3 4 5 6; do
   sanitized+=("ctest asan+ubsan $part,,6" "ctest tsan $part,,6")
 done
 
-# A source that clang-tidy refuses is the end; the ones that passed are not looked at again.
+# A source that clang-tidy refuses ends the run. Sources that passed are not checked again.
 echo '// bad' >two.cc
 commit bad
 check format 'ctest release ' "${sanitized[@]}" 'tidy one.cc' 'tidy two.cc' 'tidy three.cc'
@@ -60,8 +60,8 @@ check format 'ctest release ' "${sanitized[@]}" 'tidy one.cc' 'tidy two.cc' 'tid
 check 'tidy two.cc'
 grep -q 'tidy failed' "$scratch/output" || fail "$(cat "$scratch/output")"
 
-# A new commit begins anew, but for sources that are as they were. A test that fails in one part does
-# not stop the others.
+# A new commit starts over, except for unchanged sources. A test that fails in one part does not
+# stop the other parts.
 echo '// good' >two.cc
 commit good
 touch "$scratch/stop"
@@ -72,7 +72,7 @@ grep -q '^failed: T' "$scratch/output" || fail "$(cat "$scratch/output")"
 grep -q '^failed twice: T' "$scratch/output" || fail "$(cat "$scratch/output")"
 rm "$scratch/stop"
 
-# A test that fails and then passes alone is told as flaky.
+# A test that fails and then passes alone is reported as flaky.
 touch "$scratch/flake"
 check 'ctest asan+ubsan 3,,6' "$again"
 [[ $code == 0 ]] || fail "all has passed: $(cat "$scratch/output")"
@@ -81,7 +81,7 @@ rm "$scratch/flake"
 check ''
 [[ $code == 0 ]] || fail "nothing was left to do: $(cat "$scratch/output")"
 
-# A header changes all that it is in.
+# A changed header counts as a change of every source that includes it.
 echo '// other' >all.h
 commit header
 check format 'ctest release ' "${sanitized[@]}" 'tidy one.cc' 'tidy two.cc' 'tidy three.cc'
@@ -91,12 +91,12 @@ echo '// more' >two.cc
 check ''
 grep -q 'commit first' "$scratch/output" || fail "$(cat "$scratch/output")"
 
-summarized() { # CI's variable, report...
+summarized() { # CI's variable, reports...
   awk -v in_ci="${1:+1}" -f cmake/junit.awk -f cmake/summarize_tests.awk \
     tests/flaky.txt tests/skips.txt "${@:2}" >"$scratch/output"
 }
 
-# A test that fails and then passes alone is no failure, but for CI, where tests/flaky.txt must name it.
+# A test that fails and then passes alone is not a failure. In CI, tests/flaky.txt must name it.
 cat >"$scratch/flakes.xml" <<'END'
 <testcase name="F" status="fail">
 </testcase>
@@ -110,7 +110,7 @@ summarized true "${flakes[@]}" || fail "a flake that is listed failed in CI: $(c
 grep -q '^flaky: F (listed)' "$scratch/output" || fail "$(cat "$scratch/output")"
 grep -q '^0 passed, 0 failed, 1 flaky, 0 skipped' "$scratch/output" || fail "$(cat "$scratch/output")"
 
-# A test that is skipped passes, but not in CI, where tests/skips.txt must name it and its reason.
+# A skipped test counts as passed. In CI, tests/skips.txt must name it and its reason.
 skipped() { summarized "$1" "$scratch/skips.xml"; }
 cat >"$scratch/skips.xml" <<'END'
 <testcase name="P" status="run">

@@ -1,5 +1,5 @@
-# A scratch tree with the project's jobs, and programs that stand in for what the jobs call. The tests of
-# ./dev read this file first, and are in that tree then.
+# Makes a scratch tree with the project's jobs, and programs that replace the tools that the jobs
+# call. The tests of ./dev read this file first and then run in that tree.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d)
@@ -19,7 +19,7 @@ cp "$root"/cmake/abi/*.awk cmake/abi
 cp "$root"/tests/{flaky,skips}.txt tests
 echo '/build/' >.gitignore
 
-stand_in() { # name body
+stand_in() { # name, body
   printf '#!/usr/bin/env bash\nlog=%q\n%s\n' "$scratch/log" "$2" >"$scratch/bin/$1"
   chmod +x "$scratch/bin/$1"
 }

@@ -1,5 +1,5 @@
-// The blocks of code on the pages are compiled and run; tests/docs/blocks.txt says which are
-// checked in another way, and why.
+// Compiles and runs the blocks of code on the pages. tests/docs/blocks.txt lists the blocks that
+// are checked in another way, and why.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 const fs::path kBuild = TUTTI_BUILD_DIR;
 
-// A folder that goes with the test.
+// A folder that is removed with the test.
 class Scratch {
  public:
   Scratch() {
@@ -34,7 +34,7 @@ class Scratch {
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path_ / name) << text;
   }
-  // Runs a command there, with our tools in PATH; its output is shown if it fails.
+  // Runs a command in the folder, with this project's tools in PATH; shows its output if it fails.
   void expect_success(const std::string& command, const std::string& what) const {
     write("command.sh", command);
     const auto line =
@@ -69,7 +69,7 @@ std::vector<Block> blocks_of(const std::string& language) {
   return found;
 }
 
-// Without blanks at the ends of lines and empty lines, so that layout may differ.
+// Removes blanks at the ends of lines, and empty lines, so that layout may differ.
 std::string condensed(const std::string& text) {
   std::stringstream lines(text);
   std::string line, all;
@@ -86,8 +86,9 @@ bool stands_elsewhere(const Block& block) {
   return rule != nullptr && rule->how.starts_with("in ");
 }
 
-// All C++ blocks as one source, so that the library's headers are read once: each in a namespace
-// of its own, statements in a function, and a main that calls the programs and functions in turn.
+// Makes one source of all C++ blocks, so that the library's headers are read once. Each block has
+// its own namespace, statements are in a function, and main calls all programs and functions in
+// turn.
 std::string one_source(const std::vector<Block>& blocks) {
   std::set<std::string> includes;
   std::string body, calls;

@@ -1,5 +1,5 @@
-// docs/troubleshooting.md knows the lines that the library can say: they are collected from the
-// sources, as texts with "..." where something is filled in.
+// docs/troubleshooting.md must contain the error lines of the library. They are collected from the
+// sources, with "..." for each inserted value.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct ErrorText {
   std::string text;
 };
 
-// Index after the literal that begins at `at` (a quote).
+// Returns the index after the literal that begins at `at` (a quote).
 size_t end_of_literal(const std::string& text, size_t at) {
   const char quote = text[at++];
   while (at < text.size() && text[at] != quote) at += text[at] == '\\' ? 2 : 1;
@@ -31,10 +31,10 @@ std::string plain(const std::string& literal) {
   return text;
 }
 
-// The literals of a call's arguments; begin: after its opening parenthesis.
+// Returns the literals in a call's arguments; `at` is after the opening parenthesis.
 std::string text_of_call(const std::string& source, size_t at) {
   std::string text;
-  bool adjacent = false;  // nothing but blanks since the last literal
+  bool adjacent = false;  // only blanks since the last literal
   for (int depth = 1; depth > 0 && at < source.size();) {
     const char c = source[at];
     if (c == '"') {
@@ -88,7 +88,7 @@ std::vector<ErrorText> collect_errors() {
   return found;
 }
 
-// A pattern's parts in order; "..." stands for anything.
+// Returns whether the parts of a pattern occur in order; "..." stands for any text.
 bool matches(const std::string& pattern, const std::string& text) {
   size_t from = 0;
   for (size_t begin = 0; begin <= pattern.size();) {
@@ -102,7 +102,7 @@ bool matches(const std::string& pattern, const std::string& text) {
   return true;
 }
 
-// The spans in the first column of the tables.
+// Returns the code spans in the first column of the tables.
 std::vector<std::string> patterns() {
   static const std::regex row("\n\\| `([^`\n]+)` \\|");
   const auto text = read_file(root() / "docs/troubleshooting.md");
@@ -129,7 +129,7 @@ TEST(Docs, TroubleshootingKnowsTheErrorLines) {
   if (!unknown.empty()) RecordProperty("not_there", list);
 }
 
-// A row that fits any line, or none, would help nobody.
+// A row that fits every line, or no line, is useless.
 TEST(Docs, TroubleshootingRowsFitSomeLinesAndNotAll) {
   const auto errors = collect_errors();
   const auto& sources = everything_but_documents();
@@ -139,7 +139,7 @@ TEST(Docs, TroubleshootingRowsFitSomeLinesAndNotAll) {
       return matches(pattern, error.text);
     });
     EXPECT_LE(hits, 15) << "too general: " << pattern;
-    // Reports of the stall watch are no errors; their words stand in the sources.
+    // Reports of the stall watch are not errors; their texts are in the sources.
     bool is_report = hits == 0;
     for (size_t begin = 0; is_report && begin < pattern.size();) {
       const auto end = std::min(pattern.find("...", begin), pattern.size());

@@ -1,4 +1,4 @@
-// What a page points at must be there.
+// The targets of links and paths on the pages must exist.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -24,7 +24,7 @@ TEST(Docs, EveryLinkAndAnchorLeadsSomewhere) {
     for (std::sregex_iterator at(page.prose.begin(), page.prose.end(), link), end; at != end;
          ++at) {
       const std::string target = (*at)[1];
-      if (target.starts_with("http")) continue;  // no test leaves this machine
+      if (target.starts_with("http")) continue;  // no test uses the network
       ++links;
       const auto hash = target.find('#');
       const auto file = target.substr(0, hash);
@@ -49,7 +49,7 @@ TEST(Docs, TheIndexNamesEveryPage) {
     const auto name = fs::path(page.path).filename().string();
     if (index->text.find("(" + name + ")") == std::string::npos) missing += " " + name;
   }
-  // No failure: a page may come from elsewhere, before its line in the index.
+  // This is not a failure: a page may be added before its line in the index.
   if (!missing.empty()) std::cout << "docs/README.md does not link to" << missing << "\n";
 }
 
@@ -60,7 +60,7 @@ TEST(Docs, EveryPathThatAPageNamesExists) {
     for (const auto& span : page.spans()) {
       std::smatch match;
       if (!std::regex_match(span, match, path) || match[1] == "build") continue;
-      if (!fs::is_directory(root() / match[1].str())) continue;  // ucx/ring
+      if (!fs::is_directory(root() / match[1].str())) continue;  // such as ucx/ring
       ++paths;
       EXPECT_TRUE(fs::exists(root() / span)) << page.path << " names " << span;
     }

@@ -1,4 +1,4 @@
-// What a page calls by name must be called so: variables, calls, options of the tools.
+// The names on the pages must exist: variables, calls, options of the tools.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -18,7 +18,7 @@ void expect_words_exist(const std::regex& pattern, const std::string& where) {
     for (std::sregex_iterator at(page.text.begin(), page.text.end(), pattern), end; at != end;
          ++at) {
       const std::string word = (*at)[0];
-      if (word.ends_with('_')) continue;  // TUTTI_...
+      if (word.ends_with('_')) continue;  // such as TUTTI_...
       ++words;
       EXPECT_TRUE(has_word(known, word)) << page.path << " names " << word << ", which " << where;
     }
@@ -33,7 +33,7 @@ TEST(Docs, EveryCallOfTheCInterfaceExists) {
   expect_words_exist(std::regex("\\btutti_[a-z0-9_]+"), "no source has");
 }
 
-// The middle column of coming-from.md is our interface.
+// The middle column of coming-from.md lists this library's interface.
 TEST(Docs, WhatComingFromCallsOursIsOurs) {
   std::string headers;
   for (const char* folder : {"core", "adapters", "tensor", "kernels"})
@@ -54,7 +54,7 @@ TEST(Docs, WhatComingFromCallsOursIsOurs) {
   EXPECT_GT(calls, 50U);
 }
 
-// "--np" and so on, as the sources of a tool spell them.
+// The sources of a tool, in which its options ("--np") occur.
 std::string sources_of(const std::string& tool) {
   std::string text;
   for (const auto& entry :
@@ -63,8 +63,8 @@ std::string sources_of(const std::string& tool) {
   return text;
 }
 
-// The options of one command line that are the tool's own: those after its name, and of the
-// launcher only those before the program.
+// Returns the tool's own options in one command line: those after its name, and for the launcher
+// only those before the program.
 std::vector<std::string> options_in(const std::string& line, const std::string& tool) {
   std::vector<std::string> found;
   std::stringstream words(line.substr(line.find(tool) + tool.size()));

@@ -25,7 +25,7 @@ bool is_command(const std::string& line) {
   return std::regex_search(line, command);
 }
 
-// A heading as the anchor that leads to it.
+// Returns the anchor of a heading.
 std::string anchor_of(const std::string& heading) {
   std::string anchor;
   for (const char c : heading)

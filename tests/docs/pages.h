@@ -7,8 +7,8 @@
 
 namespace tutti::docs {
 
-/// A piece of code on a page: fenced, with the fence's first word as its language, or indented by
-/// four blanks ("sh" if it begins like a command, else "").
+/// A piece of code on a page. It is fenced, with the fence's first word as its language, or
+/// indented by four blanks ("sh" if it begins like a command, otherwise "").
 struct Block {
   std::string page;      // "docs/start.md"
   int line = 0;          // of its first line on the page, from 1
@@ -17,35 +17,36 @@ struct Block {
   std::string first_line() const { return text.substr(0, text.find('\n')); }
 };
 
-/// A page as the tests look at it.
+/// A page and its parts.
 struct Page {
-  std::string path;   // below the root: "docs/start.md"
-  std::string text;   // as it is
-  std::string prose;  // without its blocks of code; lines stay where they were
+  std::string path;   // relative to the root: "docs/start.md"
+  std::string text;   // the unchanged text
+  std::string prose;  // without code blocks; line numbers are unchanged
   std::vector<Block> blocks;
-  /// What stands between backticks in the prose.
+  /// The texts between backticks in the prose.
   std::vector<std::string> spans() const;
-  /// The anchors of its headings.
+  /// The anchors of the page's headings.
   std::set<std::string> anchors() const;
 };
 
-/// The root of the sources.
+/// The root of the source tree.
 const std::filesystem::path& root();
 std::string read_file(const std::filesystem::path& path);
 /// The pages at the root and in docs/.
 const std::vector<Page>& pages();
 
-/// All text that is no document: sources, scripts and build files, the commands in dev.
+/// The text of all files that are not documents: sources, scripts, build files, and the commands in
+/// dev.
 const std::string& everything_but_documents();
-/// Whether `word` stands in `text` as a word of its own.
+/// Returns whether `text` contains `word` as a whole word.
 bool has_word(const std::string& text, const std::string& word);
 
-/// A row of tests/docs/blocks.txt: how a block is checked where its language does not say so.
+/// A row of tests/docs/blocks.txt: how to check a block whose language is not enough to know.
 struct Rule {
   std::string how, page, first_line, why;
 };
 const std::vector<Rule>& rules();
-/// Whether blocks.txt says that all blocks of this page are looked at.
+/// Returns whether blocks.txt says that all blocks of this page are checked.
 bool is_looked_at(const std::string& page);
 /// The rule for a block, or null.
 const Rule* rule_for(const Block& block);

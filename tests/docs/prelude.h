@@ -1,6 +1,6 @@
 #pragma once
 
-/// What the C++ statements on the pages use without declaring it: see docs/start.md.
+/// Names that the C++ statements on the pages use without a declaration: see docs/start.md.
 
 #include <tutti/tutti.h>
 
@@ -19,7 +19,7 @@ struct NamedGradient {
 
 inline void compute_gradient(NamedGradient& parameter) { parameter.gradient.assign(8, 1); }
 
-/// The surroundings of one block of statements.
+/// The variables around one block of statements.
 struct Surroundings {
   std::unique_ptr<Communicator> comm = Communicator::create();
   std::vector<NamedGradient> parameters = {{"first", {}, {}}, {"second", {}, {}}};

@@ -1,4 +1,4 @@
-// The algorithm that docs/extending.md shows, run on symbols as the library's own are.
+// The algorithm in docs/extending.md, checked on symbols like the library's own algorithms.
 #include <gtest/gtest.h>
 
 #include <vector>

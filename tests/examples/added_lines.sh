@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A trainer that was there before Tutti marks each line that was added, and what a changed line was.
-# They are at most 20, and without them it is a program that knows nothing of Tutti and compiles.
+# Checks a trainer that existed before Tutti. It marks each line that was added, and keeps the old
+# text of changed lines. There are at most 20 such lines. Without them, the program does not use
+# Tutti and still compiles.
 #   added_lines.sh SOURCE COMPILER [flags]
 set -euo pipefail
 source=$1 compiler=("${@:2}")
@@ -15,11 +16,11 @@ if ((added < 5 || added > 20)); then
 fi
 before=$scratch/$(basename "$source")
 sed -E -e 's|^( *).*// tutti: was (.*)$|\1\2|' -e "\\#$mark#d" "$source" >"$before"
-# Comments may speak of it.
+# Comments may mention Tutti.
 if grep -niE '^[^/*]*tutti' "$before" | grep -vE '^[0-9]+: ?(\*|//)'; then
   echo "$source: a line that Tutti needs is not marked" >&2
   exit 1
 fi
-# Its includes are those of other libraries and the system alone.
+# It includes headers of other libraries and of the system only.
 "${compiler[@]}" -fsyntax-only "$before"
 echo "$added added lines"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""device_losses.py TUTTI_RUN STEPS BOUND PROGRAM [ARGUMENT...]: the program prints, for each step, the
-mean loss of the joined batch and the norm of its gradient. With --device fake-cuda, on one rank and on
-two, all losses are the CPU's to BOUND of themselves and a second run prints the same digits; in bf16
-and f16 the last loss is within 2 % of it. Losses must fall."""
+"""device_losses.py TUTTI_RUN STEPS BOUND PROGRAM [ARGUMENT...]: for each step, the program prints
+the mean loss of the joined batch and the norm of its gradient. With --device fake-cuda, on one rank
+and on two, all losses equal the CPU's within the relative BOUND, and a second run prints the same
+digits. In bf16 and f16 the last loss is within 2 % of the CPU's. Losses must fall."""
 import re
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A trainer that prints its weights prints the same on 2 ranks, each with half the batch, as on one
-# with all of it, but for rounding.
+# Runs a trainer that prints its weights on 2 ranks, each with half the batch, and on one rank with
+# the whole batch. The weights must be equal except for rounding.
 #   equal_to_one_rank.sh LAUNCHER PROGRAM RELATIVE-ERROR
 set -euo pipefail
 run=$1 program=$2 bound=$3

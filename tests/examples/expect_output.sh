@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# expect_output.sh TEXT PROGRAM...: the program ends well and prints this and nothing else.
+# expect_output.sh TEXT PROGRAM...: the program must succeed and print exactly TEXT.
 set -euo pipefail
 printed=$("${@:2}")
 if [[ $printed != "$1" ]]; then

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Trains on 2 ranks over each backend, 25 steps, and compares the models: with determinism=rank_order all are
-# equal, with determinism=run a second run of the same backend is.
+# Trains 25 steps on 2 ranks over each backend and compares the models. With determinism=rank_order
+# all models are equal. With determinism=run, a second run over the same backend gives an equal
+# model.
 set -euo pipefail
 run=$1 mnist=$2
 backends=("${@:3}")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-train() { # backend determinism file
+train() { # backend, determinism, file
   TUTTI_BACKEND=$1 TUTTI_DETERMINISM=$2 "$run" -np 2 "$mnist" --epochs 1 --until=1 --quiet --save "$3"
   [[ -s $(echo "$3"/step-*/manifest.json) ]]
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# mnist_methods.sh RUN MNIST: `--method list` names the methods, one a line; each of them trains on 4
-# ranks for an epoch to 85 % of the digits at least; another name, or a momentum for AdamW, is refused
-# in one line.
+# mnist_methods.sh RUN MNIST: `--method list` prints the methods, one per line. Each trains on 4
+# ranks for an epoch and must recognize at least 85 % of the digits. An unknown name, or a momentum
+# for AdamW, is refused in one line.
 set -euo pipefail
 run=$1 mnist=$2
 

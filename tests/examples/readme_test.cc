@@ -1,4 +1,5 @@
-// What the documents show must be there: code stands in a compiled example, paths exist.
+// The code that documents show must be in a compiled example, and the paths that they name must
+// exist.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -21,7 +22,7 @@ std::string read(const fs::path& path) {
   return text.str();
 }
 
-// The fenced blocks of some language.
+// Returns the fenced blocks of one language.
 std::vector<std::string> code_blocks(const std::string& markdown, const std::string& language) {
   std::vector<std::string> blocks;
   const std::string open = "```" + language + "\n", close = "```\n";

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# resumable.sh RUN TRAINER: a training that is stopped and goes on with other numbers of ranks ends
-# where one that was never stopped does.
+# resumable.sh RUN TRAINER: a training that is stopped and continued with other numbers of ranks
+# must end with the result of one that was never stopped.
 set -euo pipefail
 run=$1 trainer=$2
 folder=$(mktemp -d)
@@ -17,7 +17,7 @@ whole=$("$run" -np 2 "$trainer" "$folder/whole" 300 2>/dev/null)
 parts=$("$run" -np 4 "$trainer" "$folder/parts" 300 2>/dev/null)
 [[ $parts == *" steps 180 to 300 on 4 ranks: "* ]] || fail "the last part said: $parts"
 [[ ${parts#*ranks: } == "${whole#*ranks: }" ]] || fail "expected ${whole#*ranks: }, got ${parts#*ranks: }"
-# A checkpoint that is there is whole; two are kept.
+# Every checkpoint that exists is complete; two are kept.
 [[ $(cd "$folder/parts" && echo step-*) == "step-290 step-300" ]] || fail "other checkpoints: $(ls "$folder/parts")"
 if output=$("$trainer" "$folder/whole/step-300/rank-00000.safetensors/x" 10 2>&1); then fail "it wrote into a file"; fi
 [[ $output == *"cannot make "* ]] || fail "it said: $output"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""same_losses.py TUTTI_RUN STEPS BOUND PROGRAM [ARGUMENT...]: the program prints, for each step, the
-mean loss of the joined batch and the norm of its gradient. On 1, 2, 3 and 4 ranks the first gradient's
-norm and all losses are equal to BOUND of themselves; with --dtype bf16 and f16, where
+"""same_losses.py TUTTI_RUN STEPS BOUND PROGRAM [ARGUMENT...]: for each step, the program prints the
+mean loss of the joined batch and the norm of its gradient. On 1, 2, 3 and 4 ranks the first
+gradient's norm and all losses are equal within the relative BOUND. With --dtype bf16 and f16, if
 the program has it, the last loss is within 2 %. Losses must fall."""
 import re
 import subprocess
@@ -14,7 +14,7 @@ LINE = re.compile(r"^step (\d+)  loss (\S+)  norm (\S+)", re.M)
 def train(ranks, *more):
     command = [run, "-np", str(ranks)] + program + ["--steps", str(steps)] + list(more)
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    # tutti-run sets the rank in front of what several ranks write.
+    # tutti-run puts the rank in front of each line if there are several ranks.
     found = LINE.findall(re.sub(r"^\[\d+\] ?", "", text, flags=re.M))
     if [int(step) for step, _, _ in found] != list(range(steps)):
         sys.exit(f"{' '.join(command)} printed no {steps} steps:\n{text}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""zero_losses.py TUTTI_RUN STEPS STATES PROGRAM [ARGUMENT...]: under ZeRO 1, 2 and 3 on 2 and 4 ranks, in
-shared memory and over TCP, the program has the losses of one rank without it, to 1e-3 of themselves; a rank
-holds between steps what the stage's formula says, to 10 % (STATES: numbers of the optimizer's state a
-parameter); and in the last quarter of the steps nothing is negotiated."""
+"""zero_losses.py TUTTI_RUN STEPS STATES PROGRAM [ARGUMENT...]: under ZeRO 1, 2 and 3 on 2 and 4
+ranks, in shared memory and over TCP, the losses equal those of one rank without ZeRO within 1e-3.
+Between steps a rank holds as many bytes as the stage's formula says, within 10 %. STATES is the
+number of optimizer state values per parameter. In the last quarter of the steps nothing is
+negotiated."""
 import os
 import re
 import subprocess
@@ -18,7 +19,7 @@ def train(ranks, backend, stage):
     command = [run, "-np", str(ranks)] + program + ["--steps", str(steps), "--zero", str(stage)]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
                           env=dict(os.environ, TUTTI_BACKEND=backend)).stdout
-    text = re.sub(r"^\[\d+\] ?", "", text, flags=re.M)  # tutti-run sets the rank in front
+    text = re.sub(r"^\[\d+\] ?", "", text, flags=re.M)  # tutti-run adds the rank in front
     found = STEP.findall(text)
     if len(found) != steps:
         sys.exit(f"{' '.join(command)} printed no {steps} steps:\n{text}")

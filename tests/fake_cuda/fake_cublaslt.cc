@@ -1,4 +1,4 @@
-// cuBLASLt as a table of functions that check what they are given and compute by oneDNN.
+// cuBLASLt as a table of functions that check their arguments and compute with oneDNN.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -30,9 +30,9 @@ struct FakeLayout {
 };
 struct FakePreference {
   size_t workspace = 0;
-  uint32_t alignment[4] = {256, 256, 256, 256};  // what the true one takes for granted, too
+  uint32_t alignment[4] = {256, 256, 256, 256};  // the real library assumes the same
 };
-// What the algorithm keeps of its choice.
+// The part of an algorithm that the fake stores in it.
 struct FakeChoice {
   uint64_t magic, workspace;
   uint32_t alignment[4];
@@ -174,7 +174,7 @@ cublasStatus_t preference_set(cublasLtMatmulPreference_t native,
   }
 }
 
-// The product's extents; false: the sides do not fit.
+// Sets the product's extents; returns false if the sides do not fit.
 bool fit(const FakeProduct& product, const FakeLayout& a, const FakeLayout& b, const FakeLayout& d,
          FakeChoice& choice) {
   const bool ta = product.trans_a == CUBLAS_OP_T, tb = product.trans_b == CUBLAS_OP_T;
@@ -201,7 +201,7 @@ cublasStatus_t heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMa
     return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto& wanted = fake_of<FakePreference>(preference);
   choice.magic = kMagic;
-  // Odd, so that one byte less is seen.
+  // An odd size, so that a workspace that is one byte too small is detected.
   choice.workspace = 4097 + 64 * (choice.m % 5);
   std::memcpy(choice.alignment, wanted.alignment, sizeof choice.alignment);
   if (most < 1 || choice.workspace > wanted.workspace) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -263,11 +263,12 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
       };
       const auto left = floats_at(at(a, a_of), type, count(a_of)),
                  right = floats_at(at(b, b_of), type, count(b_of));
-      // What lies between its columns stays.
+      // Values between the columns must not change.
       auto sums = floats_at(at(d, d_of), to, count(d_of));
       const auto m = static_cast<dnnl_dim_t>(choice.m), n = static_cast<dnnl_dim_t>(choice.n),
                  k = static_cast<dnnl_dim_t>(choice.k);
-      // Columns beside each other are rows beside each other of the transposed product.
+      // cuBLASLt's matrices are column-major and oneDNN's row-major, so the transposed product is
+      // computed.
       dnnl_sgemm(product.trans_b == CUBLAS_OP_T ? 'T' : 'N',
                  product.trans_a == CUBLAS_OP_T ? 'T' : 'N', n, m, k, one, right.data(),
                  b_of.leading, left.data(), a_of.leading, rest, sums.data(), d_of.leading);

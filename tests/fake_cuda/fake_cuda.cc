@@ -81,7 +81,7 @@ void* FakeCuda::allocate_on(size_t bytes, Device, StreamRef stream) {
     const std::lock_guard lock(mutex_);
     owned_[memory] = bytes;
   }
-  // Nobody may count on what was there.
+  // Overwrites the memory, so that no code can rely on its old contents.
   enqueue(stream, [memory, bytes] { std::memset(memory, 0xa5, bytes); });
   return memory;
 }
@@ -94,7 +94,7 @@ void FakeCuda::free(void* memory, Device) noexcept try {
   }
   pool_->free(memory);
 } catch (...) {
-  // The memory is lost.
+  // free() must not throw, so the memory is lost.
 }
 
 void* FakeCuda::allocate_shared(size_t bytes, Device device, DeviceHandle& handle) {
@@ -208,7 +208,7 @@ class HostLauncher final : public cuda::Launcher {
     const auto& entry = entry_of(cuda::AllKernels(), index);
     const auto* bytes = static_cast<const std::byte*>(kernel);
     fake_cuda().count_call("launch");
-    // Of the alignment that new gives, which is enough for what kernels hold.
+    // The memory has the alignment of new, which is enough for kernels.
     std::vector<std::byte> copy(bytes, bytes + entry.bytes);
     fake_cuda().enqueue(stream, [&entry, copy = std::move(copy), is_backward = is_backward_] {
       entry.run(copy.data(), is_backward);

@@ -13,11 +13,11 @@
 
 namespace tutti::test {
 
-/// A GPU that is none: the tests' device with the pool of a real one, on whose streams kernels run
-/// as functions of the host and the fakes of cuBLASLt and cuDNN compute by oneDNN. It knows all of
-/// its memory, and what breaks a rule of CUDA's or of the libraries' becomes a fault: of order,
-/// streams, alignment, workspaces, unfinished descriptors, or calls that a stream under capture
-/// forbids. The first fault is thrown at whoever synchronizes next.
+/// A simulated GPU: the fake device with a real GPU's memory pool. Kernels run on its streams as
+/// host functions, and the fakes of cuBLASLt and cuDNN compute with oneDNN. It knows all of its
+/// memory. A violation of CUDA's or the libraries' rules becomes a fault: wrong order, wrong
+/// stream, alignment, workspace, unfinished descriptor, or a call that a capture forbids. The first
+/// fault is thrown by the next call that synchronizes.
 class FakeCuda final : public FakeDevice {
  public:
   explicit FakeCuda(const Options& options);
@@ -33,29 +33,29 @@ class FakeCuda final : public FakeDevice {
   bool reached(void* event) override;
   void synchronize(StreamRef stream) override;
 
-  /// Puts a function on a stream, in its order.
+  /// Puts a function on a stream, in stream order.
   void enqueue(StreamRef stream, std::function<void()> function) {
     host_function(stream, std::move(function));
   }
-  /// Whether all of these bytes are of one piece of memory that somebody has.
+  /// Returns whether all of these bytes belong to one allocation that exists.
   bool owns(const void* memory, size_t bytes);
-  /// From now on waiting, asking for events and taking memory from the driver are faults.
+  /// Until end_capture(), waits, event queries and allocations from the driver are faults.
   void begin_capture();
   void end_capture();
   bool is_capturing();
 
   void add_fault(std::string fault);
-  /// Since the last call.
+  /// The faults since the last call.
   std::vector<std::string> take_faults();
-  /// Calls of functions of the libraries, kernels by "launch", since the process began.
+  /// Counts calls of library functions since the process began; kernels count as "launch".
   void count_call(const std::string& function);
   std::map<std::string, int64_t> calls();
-  /// What the driver has left; more is out of memory.
+  /// The memory that the driver still has; a larger allocation is out of memory.
   void set_memory_limit(size_t bytes);
 
  private:
   class Source;
-  std::mutex mutex_;  // guards the following
+  std::mutex mutex_;  // guards the fields below
   std::map<const std::byte*, size_t> owned_;
   std::vector<std::string> faults_;
   std::map<std::string, int64_t> calls_;
@@ -66,20 +66,20 @@ class FakeCuda final : public FakeDevice {
   std::unique_ptr<cuda::MemoryPool> pool_;
 };
 
-/// The one of this process, made at the first call and never destroyed. FAKE_CUDA_DELAY: operations
-/// of streams wait up to so many microseconds.
+/// The simulated GPU of this process, made at the first call and never destroyed. With
+/// FAKE_CUDA_DELAY, operations on streams wait up to that number of microseconds.
 FakeCuda& fake_cuda();
 
-/// Runs kernels on streams of the fake, forwards and backwards in turn.
+/// Runs kernels on streams of the fake, with their threads in forward and backward order in turn.
 std::shared_ptr<cuda::Launcher> host_launcher();
 cuda::CublasLt fake_cublaslt();
 cuda::Cudnn fake_cudnn();
 
-/// What is to go wrong in the fakes of this process.
+/// Faults to inject into the fakes of this process.
 struct FakeTroubles {
   std::string cublaslt_file,
-      cudnn_file;  // loaded instead of the fakes: of files that are not there
-  size_t cublaslt_version = 0, cudnn_version = 0;  // told instead of the true one
+      cudnn_file;                                  // missing files to load instead of the fakes
+  size_t cublaslt_version = 0, cudnn_version = 0;  // reported instead of the real one
 };
 FakeTroubles& fake_troubles();
 

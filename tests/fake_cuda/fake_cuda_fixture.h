@@ -13,7 +13,7 @@ namespace tutti::test {
 
 inline constexpr Device kFake{DeviceKind::fake, 0};
 
-/// Tests on the GPU that is none, each of which finds it without faults and troubles.
+/// Tests on the simulated GPU. Each starts without faults and without injected troubles.
 class FakeCudaTest : public testing::Test {
  protected:
   FakeCudaTest() { fake_cuda().take_faults(); }

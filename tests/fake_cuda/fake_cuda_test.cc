@@ -1,5 +1,5 @@
-// What a GPU's layers promise beyond their values: the order of streams, workspaces, what may
-// happen while a stream is captured, clear errors. And that the fake notices.
+// The promises of a GPU's layers besides their values: stream order, workspaces, behaviour during a
+// capture, clear errors. Also tests that the fake detects violations.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,9 +28,9 @@ using testing::IsEmpty;
 using test::FakeCudaTest;
 using test::kFake;
 
-// --- the fake sees what breaks a rule ------------------------------------------------------------
+// --- the fake detects violations -----------------------------------------------------------------
 
-// A product of 4 x 3 by 3 x 2, made on device memory, for tests to spoil.
+// A product of 4 x 3 by 3 x 2 on device memory. Tests break single parts of it.
 struct SpoiledProduct {
   cuda::CublasLt library = test::fake_cublaslt();
   cuda::Products products{library, {}};
@@ -110,8 +110,8 @@ TEST_F(FakeCudaTest, AFaultIsThrownAtWhoWaits) {
 
 // --- streams and captures ------------------------------------------------------------------------
 
-// Layers of every library, a loss and a step: what is made at the first use is kept, and nothing is
-// called that a capture forbids.
+// A step with layers of every library and a loss. Objects made at the first use are kept, and no
+// call is made that a capture forbids.
 TEST_F(FakeCudaTest, AWholeStepWaitsForNobody) {
   nn::Sequential model(1, 1, kFake);
   model.add("conv", nn::conv2d(2, 4, 3, {.padding = 1}))
@@ -153,7 +153,7 @@ TEST_F(FakeCudaTest, UploadsLeaveTheHostsMemoryAtOnce) {
   EXPECT_EQ(test::values_of(on_host(there)), before);
 }
 
-// No row of other memory is read for it, and the loss says so.
+// An invalid label must not cause a read outside of the rows. The loss becomes NaN instead.
 TEST_F(FakeCudaTest, ALabelThatIsNoClassMakesItsLossNaN) {
   const auto logits = kernels_->upload(test::noise_tensor(Shape{3, 4}, 1));
   for (const int64_t label : {int64_t{-1}, int64_t{4}, std::numeric_limits<int64_t>::max()}) {
@@ -196,7 +196,7 @@ TEST_F(FakeCudaTest, LibrariesThatAreAbsentAreOneLine) {
                      [&] { run_linear(*kernels_); });
   test::expect_error(ErrorCode::unavailable, "cuDNN cannot be loaded (/nowhere/libcudnn.so.9",
                      [&] { run_convolution(*kernels_); });
-  // All else works.
+  // Everything else works.
   const auto x = kernels_->upload(test::noise_tensor(Shape{4}, 1));
   kernels_->activation_forward(Activation::relu, x, x);
   test::fake_troubles() = {};
@@ -267,13 +267,13 @@ TEST_F(FakeCudaTest, AStickyErrorIsToldAndEndsNothing) {
   test::expect_error(ErrorCode::unavailable, "an illegal memory access was met",
                      [&] { static_cast<void>(on_host(tensor)); });
   {
-    const auto more = kernels_->make_tensor(Shape{4}, DataType::f32);  // and is given back
+    const auto more = kernels_->make_tensor(Shape{4}, DataType::f32);  // and is freed again
   }
   test::fake_cuda().fail_for_good(false);
 }
 
-// Longer than the scores of all heads together have room for, with more sequences than heads and
-// fewer.
+// The sequences are so long that the scores of all heads do not fit at the same time. There are
+// more sequences than heads, and fewer.
 TEST_F(FakeCudaTest, AttentionGoesGroupByGroup) {
   const auto cpu = make_layer_kernels({});
   for (const auto& [batch, heads] : {std::pair{1, 9}, {9, 2}}) {
@@ -342,8 +342,8 @@ TEST_F(FakeCudaTest, RanksOnDifferentDevicesAreTold) {
   });
 }
 
-// One rank computes on the CPU, the other on the GPU; their parameters stay equal to the bit, since
-// steps are.
+// One rank computes on the CPU, the other on the GPU. Their parameters stay equal to the bit,
+// because optimizer steps are.
 TEST_F(FakeCudaTest, ACpuAndAGpuTrainTogether) {
   test::run_threads(
       2,

@@ -1,5 +1,5 @@
-// cuDNN's backend API as a table of functions that check what they are given and compute
-// convolutions by the CPU's layers.
+// cuDNN's backend API as a table of functions that check their arguments and compute convolutions
+// with the CPU's layers.
 
 #include <fmt/format.h>
 
@@ -19,14 +19,14 @@ struct Attribute {
   cudnnBackendAttributeType_t type;
   int64_t count;
   std::vector<std::byte> bytes;
-  std::vector<std::shared_ptr<Body>> descriptors;  // what it holds instead of bytes
+  std::vector<std::shared_ptr<Body>> descriptors;  // its values, if they are descriptors
 };
-// What a descriptor says; those that name it keep it, as the true ones do.
+// The contents of a descriptor. Descriptors that refer to it keep it alive, as in cuDNN.
 struct Body {
   cudnnBackendDescriptorType_t type;
   std::map<cudnnBackendAttributeName_t, Attribute> attributes = {};
   bool is_finished = false;
-  int64_t engine = 0;  // of a configuration or engine
+  int64_t engine = 0;  // of a configuration or an engine
 
   template <class T>
   std::vector<T> values(cudnnBackendAttributeName_t name) const {
@@ -48,7 +48,7 @@ struct Handle {
 
 // Engine 0 is not reproducible, engine 1 is.
 constexpr int64_t kEngines = 2;
-// Odd, so that one byte less is seen.
+// An odd size, so that a workspace that is one byte too small is detected.
 constexpr int64_t kWorkspace = 8193;
 
 Body& body_of(cudnnBackendDescriptor_t native) { return *static_cast<Native*>(native)->body; }
@@ -208,7 +208,7 @@ cudnnStatus_t get_attribute(cudnnBackendDescriptor_t const native, cudnnBackendA
   }
 }
 
-// One tensor of an operation, and where it is now.
+// One tensor of an operation and its current address.
 struct Bound {
   TensorView view;
   int64_t alignment;

@@ -1,4 +1,4 @@
-// The suites of the CPU's layers run on the fake GPU.
+// The suites of the CPU's layers run on the simulated GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// What broke a rule fails the case in which it did.
+// A violation fails the case in which it happened.
 class NoFaults final : public testing::EmptyTestEventListener {
   void OnTestEnd(const testing::TestInfo&) override {
     EXPECT_THAT(test::fake_cuda().take_faults(), testing::IsEmpty());
@@ -26,7 +26,7 @@ const bool kIsChosen = [] {
   return test::layers_round_twice = true;
 }();
 
-// Otherwise the suite would test the CPU, and pass.
+// Without this check the suite could test the CPU and pass.
 TEST(LayerKernels, AreTheFakes) {
   EXPECT_TRUE(kIsChosen && test::layers_round_twice);
   const auto before = test::fake_cuda().calls();

@@ -1,4 +1,4 @@
-// Batches that a loader's thread sends to a device ahead of who reads them.
+// Batches that a loader's thread copies to a device before they are needed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,8 +67,8 @@ TEST_F(LoaderOnFakeCuda, BatchesAreThoseOfTheHost) {
   }
 }
 
-// The host runs ahead: it has let go of a batch that its stream has not come to, and later ones are
-// sent meanwhile.
+// The host runs ahead: it has released a batch that its stream has not read yet, while the loader
+// sends later batches.
 TEST_F(LoaderOnFakeCuda, ABatchStaysUntilItsReadersAreDone) {
   auto& device = test::fake_cuda();
   const auto wanted = DataLoader(data_, {.batch = 8, .drop_last = false}).next();
@@ -82,7 +82,7 @@ TEST_F(LoaderOnFakeCuda, ABatchStaysUntilItsReadersAreDone) {
                 kernels_->stream());
     batch.reset();
     for (int i = 0; i < 4; ++i) EXPECT_TRUE(loader.next());
-  }  // and of the loader, too
+  }  // the loader is destroyed before the stream reads
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::atomic_ref(*go).store(1, std::memory_order_release);
   device.synchronize(kernels_->stream());
@@ -90,8 +90,9 @@ TEST_F(LoaderOnFakeCuda, ABatchStaysUntilItsReadersAreDone) {
   device.give_back_word(go);
 }
 
-// Its memory was the first batch's, whose reader the loader's stream waits for, so that the third
-// comes to the device only after the host has handed over what reads it.
+// The third batch reuses the first batch's memory, so the loader's stream waits for the reader of
+// the first. The third batch therefore arrives only after the host has queued its reader, which
+// must wait for it.
 TEST_F(LoaderOnFakeCuda, AReaderWaitsForABatchOnItsWay) {
   auto& device = test::fake_cuda();
   DataLoader here(data_, {.batch = 8, .drop_last = false});
@@ -117,12 +118,12 @@ TEST_F(LoaderOnFakeCuda, AReaderWaitsForABatchOnItsWay) {
 
 TEST_F(LoaderOnFakeCuda, NoRoomForABatchIsToldAndTriedAgain) {
   auto& device = test::fake_cuda();
-  const auto data = random_images(40'000);  // 20 MB of f32 in a batch
+  const auto data = random_images(40'000);  // a batch of 20 MB of f32
   auto options = to_the_gpu();
   options.batch = 40'000;
   DataLoader loader(data, options);
   device.set_memory_limit(1 << 20);
-  std::vector<Tensor> held;  // whatever the tests before have left in the pool
+  std::vector<Tensor> held;  // takes the memory that earlier tests left in the pool
   try {
     while (true) held.push_back(kernels_->make_tensor(data.images.shape(), DataType::f32));
   } catch (const Error& error) {

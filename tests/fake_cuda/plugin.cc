@@ -1,4 +1,4 @@
-// What libtutti_device_fake.so exports: the fake device and its layers, for `--device fake-cuda`.
+// The exports of libtutti_device_fake.so: the fake device and its layers, for `--device fake-cuda`.
 
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tutti/kernels/cuda/trainer/gpu_layer_kernels.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a training on a device keeps: it comes back from checkpoints to the bit, and a sentinel sees
-// what flips in it. For the fake GPU and for one that is there.
+// The state of a training on a device: checkpoints restore it to the bit, and a sentinel detects
+// flipped bits. Used for the simulated GPU and for a real one.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 
 namespace tutti::test {
 
-/// A model with running values and an optimizer with moments, which differ by the seed.
+/// A model with running statistics and an optimizer with moments, which differ by the seed.
 class DeviceTrainer {
  public:
   DeviceTrainer(Communicator& comm, Device device, uint64_t seed)
@@ -38,7 +38,7 @@ class DeviceTrainer {
       optimizer_.step();
     }
   }
-  /// The bits of all that it has learned.
+  /// Returns the bits of all learned values.
   std::vector<reference::Values> values() const {
     std::vector<reference::Values> all;
     for (const auto& parameter : model_.parameters())
@@ -72,7 +72,7 @@ class DeviceTrainer {
   decltype(distributed(std::declval<Communicator&>(), std::declval<nn::Adam&>())) optimizer_;
 };
 
-/// Saved after three steps, each way; the three that follow are the same to the bit.
+/// Saves after three steps, in both ways. The three steps after a load must be the same to the bit.
 inline void expect_to_go_on(Device device) {
   for (const bool in_background : {false, true}) {
     SCOPED_TRACE(in_background);
@@ -86,7 +86,7 @@ inline void expect_to_go_on(Device device) {
         before.training().save_in_background(folder, 3);
       else
         before.training().save(folder, 3);
-      before.train(3, 3);  // and no step of these is in what was saved
+      before.train(3, 3);  // the checkpoint must not contain these steps
       folder.wait();
 
       DeviceTrainer after(comm, device, 2), on_cpu(comm, {}, 3);
@@ -101,7 +101,7 @@ inline void expect_to_go_on(Device device) {
   }
 }
 
-/// A bit of one rank's parameter flips on the device.
+/// Flips a bit of one rank's parameter on the device.
 inline void expect_a_sentinel_to_see(Device device) {
   run_threads(3, [&](Communicator& comm) {
     DeviceTrainer trainer(comm, device, 1);
@@ -115,7 +115,7 @@ inline void expect_a_sentinel_to_see(Device device) {
     copy_to_host(bytes, weight.value);
     if (comm.rank() == 1) bits[100] ^= 1;
     copy_from_host(weight.value, bytes);
-    sentinel.look(3);  // not yet
+    sentinel.look(3);  // the sentinel checks every second step only
     expect_error(ErrorCode::mismatch,
                  "sentinel: at step 4 parameter \"fc1.weight\" differs on rank 1, while the others "
                  "are alike",

@@ -1,4 +1,4 @@
-// Checkpoints and sentinels of what lives on a GPU, on the one that is none.
+// Checkpoints and sentinels for state on a GPU, with the simulated GPU.
 
 #include <atomic>
 
@@ -14,9 +14,9 @@ using DeviceState = test::FakeCudaTest;
 TEST_F(DeviceState, GoesOnFromACheckpointToTheBit) { test::expect_to_go_on(test::kFake); }
 TEST_F(DeviceState, ASentinelSeesAFlippedBit) { test::expect_a_sentinel_to_see(test::kFake); }
 
-// The copies go behind what is on the tensor's stream, and are done when they return.
+// Copies run in the order of the tensor's stream and are complete when they return.
 TEST_F(DeviceState, CopiesKeepTheOrderOfTheStream) {
-  for (const int64_t count : {int64_t{1}, int64_t{1000}, (int64_t{9} << 18) + 3}) {  // of 9 MiB
+  for (const int64_t count : {int64_t{1}, int64_t{1000}, (int64_t{9} << 18) + 3}) {  // up to 9 MiB
     std::vector<float> mine(static_cast<size_t>(count)), back(mine.size());
     for (size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<float>(i % 8191) + 0.5F;
     const auto there = kernels_->make_tensor(Shape{count}, DataType::f32);
@@ -29,7 +29,7 @@ TEST_F(DeviceState, CopiesKeepTheOrderOfTheStream) {
   }
 }
 
-// All ranks hear of it, also those whose tensors live on the host, and nothing is saved.
+// All ranks get the error, also those whose tensors are in host memory, and nothing is saved.
 TEST_F(DeviceState, ADeviceThatFailedCannotBeSaved) {
   for (const bool in_background : {false, true}) {
     const test::ScratchFolder scratch;
@@ -56,7 +56,7 @@ TEST_F(DeviceState, ADeviceThatFailedCannotBeSaved) {
   }
 }
 
-// And half loaded is what only that device holds.
+// The load is incomplete only on the failed device; all ranks get the error.
 TEST_F(DeviceState, ADeviceThatFailsInALoadIsToldToAll) {
   const test::ScratchFolder scratch;
   test::run_threads(2, [&](Communicator& comm) {
@@ -72,7 +72,7 @@ TEST_F(DeviceState, ADeviceThatFailsInALoadIsToldToAll) {
   });
 }
 
-// Whatever has memory, streams or kernels there.
+// Everything with memory, streams or kernels on the device is destroyed after the error.
 TEST_F(DeviceState, NothingOfATrainingThrowsWhileItGoesAfterAStickyError) {
   uint64_t gate = 0;
   test::run_threads(1, [&](Communicator& comm) {
@@ -86,7 +86,7 @@ TEST_F(DeviceState, NothingOfATrainingThrowsWhileItGoesAfterAStickyError) {
     PersistentAllreduce allreduce(comm, "norm", model.parameters()[0].gradient);
     const auto batch = loader.next();
     test::fake_cuda().wait_word(model.stream(), &gate,
-                                1);  // gradients do not come before the error
+                                1);  // no gradient is ready before the error
     const nn::CrossEntropy loss(model.forward(batch->images), batch->labels);
     model.backward(loss);
     allreduce.launch(model.stream());

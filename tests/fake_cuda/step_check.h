@@ -1,6 +1,6 @@
 #pragma once
 
-// Steps of optimizers on a device beside the CPU's.
+// Optimizer steps on a device compared with the CPU's.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 
 namespace tutti::test {
 
-// Parameters of sizes around those of vectors and tiles.
+// Parameters with sizes close to those of vectors and tiles.
 struct StepSet {
   std::vector<Tensor> values, gradients, first, second;  // on the host
   std::vector<Tensor> device_values, device_gradients, device_first, device_second;
@@ -59,7 +59,8 @@ inline void expect_adam_steps_as_on_the_cpu_to_the_bit(LayerKernels& kernels) {
   }
 }
 
-/// Norms are added up in another order, and parameters of all sizes are adapted or not.
+/// Compares approximately, because the device adds up norms in another order. Parameters of all
+/// sizes are used with and without adaptation.
 inline void expect_lars_and_lamb_step_as_on_the_cpu(LayerKernels& kernels) {
   for (const bool is_lamb : {false, true}) {
     StepSet set(kernels);

@@ -1,4 +1,4 @@
-// Steps of optimizers on a GPU: equal to the CPU's, and refused where operands do not fit.
+// Optimizer steps on a GPU: equal to the CPU's, and refused if operands do not fit.
 
 #include <cmath>
 #include <cstring>
@@ -52,7 +52,7 @@ TEST_F(FakeCudaTest, LarsAndLambLearnAsOnTheCpu) {
     EXPECT_NEAR(learn({}, is_lamb), learn(kFake, is_lamb), 1e-3) << is_lamb;
 }
 
-// A list of parameters that begins as the one before is another list.
+// A list of parameters with the same beginning as the list before must be treated as another list.
 TEST_F(FakeCudaTest, AnAgreementScalesTheListItIsGiven) {
   const auto scaled = [](Communicator& comm, Device device) {
     nn::Sequential model(3, 1, device);
@@ -83,7 +83,7 @@ TEST_F(FakeCudaTest, AnAgreementScalesTheListItIsGiven) {
   });
 }
 
-// Whichever operand is another one, there are other kernels; the same ones come back.
+// If any operand differs, other kernels are used; the same operands get the same kernels.
 TEST_F(FakeCudaTest, KeptKernelsAreThoseOfTheOperands) {
   const auto tensor = [&](int64_t count) {
     return kernels_->make_tensor(Shape{count}, DataType::f32);
@@ -109,7 +109,7 @@ TEST_F(FakeCudaTest, KeptKernelsAreThoseOfTheOperands) {
   KeptStepKernels kept;
   for (size_t i = 0; i < lists.size(); ++i)
     for (size_t k = 0; k < lists.size(); ++k) {
-      // Only the gradients of the list that was asked for are scaled.
+      // Only the gradients of the requested list may be scaled.
       for (const auto& one : {value, gradient, first, other, longer, also_longer})
         copy_from_host(one, reinterpret_cast<const std::byte*>(std::vector<float>(8, 1).data()));
       kept.of(lists[i]).scale_gradients(1, 0);

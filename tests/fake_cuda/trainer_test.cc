@@ -1,5 +1,5 @@
-// What a trainer whose tensors live on a GPU calls beside layers: it works there as on the CPU, or
-// says that it takes the host's memory alone. On the GPU that is none.
+// Functions besides layers that a trainer calls with tensors on a GPU. They work as on the CPU, or
+// say that they accept host memory only. Uses the simulated GPU.
 
 #include <limits>
 #include <vector>
@@ -87,7 +87,7 @@ TEST_F(DeviceTraining, AMatrixFactorizationLearnsAsOnTheCpu) {
     for (size_t i = 0; i < all[1][p].size(); ++i) EXPECT_NEAR(all[1][p][i], all[3][p][i], 1e-6);
 }
 
-// One rank's gradient is no number: no rank steps.
+// One rank's gradient is NaN or infinite: no rank takes the step.
 TEST_F(DeviceTraining, WhatIsNoNumberAnywhereSkipsTheStepEverywhere) {
   test::run_threads(3, [](Communicator& comm) {
     nn::Sequential model(1, 1, test::kFake);

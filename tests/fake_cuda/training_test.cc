@@ -1,5 +1,5 @@
-// Training on a GPU that is none: LeNet learns its digits on ranks that are threads and share it,
-// in every type, with the same bits each time.
+// Training on the simulated GPU: LeNet learns its digits on ranks that are threads and share the
+// GPU, in every type, with the same bits each time.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr Device kFake{DeviceKind::fake, 0};
 
-// On ranks that share the fake GPU, which saw no rule broken.
+// Trains on ranks that share the fake GPU, which must report no fault.
 test::Trained train_on_fake(int ranks, DataType dtype, const std::string& backend,
                             const test::DigitsMethod& method = {}) {
   auto trained = test::train_thread_ranks(kFake, ranks, dtype, backend, method);
@@ -29,7 +29,7 @@ class TrainsOnFakeCuda : public testing::TestWithParam<Training> {};
 
 TEST_P(TrainsOnFakeCuda, To97Percent) {
   const auto [ranks, dtype, backend] = GetParam();
-  // Eight bits of a mantissa take longer.
+  // bf16 has only eight bits of mantissa, so it needs more epochs.
   const test::DigitsMethod method{.epochs = dtype == DataType::bf16 ? 6 : 4};
   EXPECT_GE(train_on_fake(ranks, dtype, backend, method).right, 97);
 }

@@ -1,5 +1,5 @@
-// A host that is cut off: its rank is named as silent within the peer timeout, the others go on,
-// and the host harms nobody when its link comes back.
+// A host is cut off. Its rank is named as silent within the peer timeout, the other ranks continue,
+// and the host does no harm when its link comes back.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ constexpr double kPeerTimeout = 1.5;
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// What the processes of the test share.
+// State that the processes of the test share.
 struct Shared {
   std::atomic<double> cut{0};
   std::atomic<int> running{0};
@@ -44,7 +44,7 @@ Shared& make_shared_memory() {
   return *new (memory) Shared;
 }
 
-// 0: all as promised; anything else says what was not.
+// Returns 0 if all was as promised, otherwise a code for the broken promise.
 int survivor(Communicator& comm, const Error& error, const Shared& shared, int cut_rank) {
   const double seconds = now() - shared.cut;
   std::fprintf(stderr, "rank %d after %.2f s: %s\n", comm.rank(), seconds, error.what());
@@ -54,7 +54,7 @@ int survivor(Communicator& comm, const Error& error, const Shared& shared, int c
   std::vector<float> ones(100, 1.0f);
   rest->allreduce("after", view(ones), ReduceOp::sum).wait();
   if (rest->size() != comm.size() - 1 || ones[0] != static_cast<float>(rest->size())) return 13;
-  // Long enough for the other side to come back and try.
+  // Long enough for the other side to come back and try again.
   std::this_thread::sleep_for(std::chrono::seconds(1));
   rest->allreduce("still", view(ones), ReduceOp::average).wait();
   return ones[0] == static_cast<float>(rest->size()) ? 0 : 14;
@@ -82,15 +82,16 @@ int rank_body(int rank, int size, const std::string& store, const std::string& b
   } catch (const Error& error) {
     if (rank != cut_rank) return survivor(*comm, error, shared, cut_rank);
     std::fprintf(stderr, "rank %d, cut off: %s\n", rank, error.what());
-    // On a machine of its own its end would not be seen; here it is, so it outlasts the silence.
+    // Another machine would not see this process end, but this test's ranks share one machine. The
+    // process therefore stays until the others have reported silence.
     std::this_thread::sleep_for(std::chrono::seconds(1));
     return error.code() == ErrorCode::peer_silent || error.code() == ErrorCode::peer_lost ? 0 : 15;
   }
 }
 
 #if TUTTI_HAS_NCCL
-// The same on the tests' device and the tests' NCCL, whose data knows no namespaces: what it has to
-// carry for the host that is cut off, it does not.
+// Runs rank_body() on the fake device and the fake NCCL. The fake's data ignores network
+// namespaces, so it hangs by itself for the host that is cut off.
 int rank_body_on_fakes(int rank, int size, const std::string& store, const std::string& backend,
                        Shared& shared, int cut_rank, const std::string& folder) {
   const test::FakeNcclRank fakes(folder);
@@ -114,8 +115,8 @@ int rank_body_on_fakes(int rank, int size, const std::string& store, const std::
 
 constexpr int kPort = 29517;
 
-// The host of each rank: two share one, the last one is alone on its own. Two levels with NCCL want
-// equally many on each.
+// The host of each rank. Two ranks share a host, and the last one is alone on its host. Two levels
+// with NCCL need the same number of ranks on each host.
 std::vector<int> layout_of(const std::string& backend) {
   return backend.starts_with("nccl+") ? std::vector{0, 1, 2} : std::vector{0, 0, 1, 2};
 }
@@ -164,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, CutLink,
                            return name;
                          });
 
-// As often as FAULT_RUNS says; twice if it says nothing.
+// Runs FAULT_RUNS times, by default twice.
 TEST_P(CutLink, TheRankBehindItIsSilentAndTheOthersGoOn) {
   const auto why = NetworkNamespaces::unavailable();
   if (!why.empty()) GTEST_SKIP() << why;

@@ -1,6 +1,7 @@
 // Several ranks die within moments, under tutti-run: while they train, while the others shrink and
-// connect anew, or while all connect at first. Every survivor ends in one communicator of all
-// survivors. FAULT_RUNS sets how many runs each case makes (default 3), FAULT_SEED which.
+// connect again, or while all connect for the first time. All survivors must end in one
+// communicator. FAULT_RUNS sets the number of runs of each case (default 3), FAULT_SEED the random
+// seed.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -54,8 +55,8 @@ class Deaths : public testing::TestWithParam<std::string> {
 
   int draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
 
-  // Different ranks; the first at once or within 100 ms, the others up to 100 ms after it. Every
-  // second time rank 0, which coordinates, is among them.
+  // Draws different ranks. The first dies within `first_within` microseconds, the others up to 100
+  // ms after it. With `rank_zero`, rank 0 (which coordinates) is one of them.
   std::vector<Kill> draw_kills(int count, bool rank_zero, int first_within) {
     std::vector<int> ranks(kRanks);
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -69,7 +70,7 @@ class Deaths : public testing::TestWithParam<std::string> {
     return kills;
   }
 
-  // One job; returns what it wrote.
+  // Runs one job and returns its output.
   std::string check(const std::string& since, const std::vector<Kill>& kills) {
     std::vector<std::string> words;
     std::vector<int> survivors(kRanks);
@@ -104,7 +105,8 @@ TEST_P(Deaths, TwoAndThreeAtRandomMoments) {
     check("run", draw_kills(2 + run % 2, run / 2 % 2 == 0, 100'000));
 }
 
-// The second dies while the others agree on the first one's death, or connect without it.
+// The second rank dies while the others agree on the first death, or while they connect without the
+// dead rank.
 TEST_P(Deaths, TheSecondWhileTheOthersShrink) {
   const int runs = number_from("FAULT_RUNS", 3);
   for (int run = 0; run < runs && !HasFailure(); ++run) {
@@ -115,7 +117,7 @@ TEST_P(Deaths, TheSecondWhileTheOthersShrink) {
   }
 }
 
-// Each survivor hears of it once, by name, and the call after that works.
+// Each survivor gets an error that names the dead rank, and the call after it works.
 TEST_P(Deaths, OneWhileAllConnectAtFirst) {
   const int runs = number_from("FAULT_RUNS", 3);
   for (int run = 0; run < runs && !HasFailure(); ++run) {
@@ -128,7 +130,7 @@ TEST_P(Deaths, OneWhileAllConnectAtFirst) {
   }
 }
 
-// A limit of one rank's own is its failure, and what its peers hear.
+// A limit of one rank's own process is its failure. Its peers get that error too.
 TEST_P(Deaths, ARankWithoutFilesSaysSoAndAllHearIt) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "UBSan, built together with ASan, looks at objects through a pipe of its own, "

@@ -1,9 +1,9 @@
-// One rank of the tests of several deaths: some ranks kill themselves at given moments, the others
-// must end in one communicator of all that live, whatever those moments met.
+// One rank of the tests of several deaths. Some ranks kill themselves at given times. The others
+// must end in one communicator of all living ranks, whatever was interrupted.
 //
 //   dying_rank start|run RANK@MICROSECONDS,...
 //
-// The moments count from this process's start, or (run) from when all ranks had met.
+// The times count from this process's start, or (run) from the end of the first barrier.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -29,7 +29,7 @@ using namespace tutti;
 using std::chrono::microseconds;
 
 struct Kills {
-  std::vector<std::pair<int, microseconds>> all;  // rank, when
+  std::vector<std::pair<int, microseconds>> all;  // rank and time
 
   explicit Kills(const std::string& text) {
     for (const auto& word : split_text(text, ',')) {
@@ -57,7 +57,7 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Steps until all ranks say that no rank is to die any more.
+// Takes steps until all ranks report that no rank is left to die.
 void train(Communicator& comm, Clock::time_point quiet) {
   std::vector<float> gradient(50'000, 1.0f);
   while (true) {
@@ -71,7 +71,7 @@ void train(Communicator& comm, Clock::time_point quiet) {
   }
 }
 
-// The ranks that are left, as they were launched; all of them say the same.
+// Prints the original numbers of the remaining ranks; all ranks print the same.
 void show_members(Communicator& comm, int launched) {
   const int32_t own = launched;
   const auto all = comm.allgather_bytes("members", std::as_bytes(std::span(&own, 1)));
@@ -82,7 +82,7 @@ void show_members(Communicator& comm, int launched) {
   comm.barrier_blocking();
 }
 
-// Until a first communicator is made: after a death, of those that are left.
+// Tries until a first communicator exists; after a death, with the remaining ranks.
 std::unique_ptr<Communicator> create(const Options& launched) {
   auto options = launched;
   while (true) {
@@ -111,7 +111,8 @@ int run(const std::string& since, const Kills& kills) {
     try {
       comm->barrier_blocking();
     } catch (const Error& error) {
-      // A rank that left the barrier before this one is dead already; what follows says so again.
+      // A rank that left the barrier before this rank is already dead. The next operation reports
+      // that again.
       say(fmt::format("rank {} names {}: {}", launched, error.rank(), error.what()));
     }
     begin = Clock::now();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Jobs under tutti-run of which a rank dies or stops: every survivor names it in time and goes on.
-// FAULT_RUNS sets how many runs each case makes (default 2).
+// Jobs under tutti-run in which one rank dies or stops. Every survivor must name it in time and
+// continue. FAULT_RUNS sets the number of runs of each case (default 2).
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -51,7 +51,8 @@ inline JobResult run_job(const std::string& command) {
   return result;
 }
 
-// What lies in /dev/shm and no process has mapped: jobs of other tests may have theirs there.
+// Files in /dev/shm that no process has mapped. Other files there may belong to jobs of other
+// tests.
 inline std::set<std::string> abandoned() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
@@ -65,7 +66,7 @@ inline std::set<std::string> abandoned() {
   return names;
 }
 
-// What is there now and was not before; what is only just made gets a second to be mapped.
+// Returns the abandoned files that were not in `before`. A new file gets a second to be mapped.
 inline std::set<std::string> left_behind(const std::set<std::string>& before) {
   std::set<std::string> left;
   for (int attempt = 0; attempt < 20; ++attempt) {
@@ -85,16 +86,16 @@ class FaultJob : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  // Runs one job and checks what every survivor must say and what must not be left. Of the victims
-  // that are killed when all are connected, every second one takes the job's store with it, which
-  // stands still from then on until all have heard of the loss.
+  // Runs one job, and checks the messages of all survivors and that nothing is left behind. For
+  // every second victim that is killed after the ranks connected, the job's store is stopped too,
+  // until all ranks know of the loss.
   void check(int victim, const std::string& how, std::string settings, double limit_ms,
              int expected_code, bool must_shrink) {
     const bool all_are_connected =
         how.starts_with("kill-at transfer") || how.starts_with("kill-after");
     if (must_shrink && all_are_connected && ++losses_ % 2 == 0) {
       settings += " FAULT_STORE_STANDS_STILL=1";
-      limit_ms += 500;  // each survivor waits for it for 300 ms
+      limit_ms += 500;  // each survivor waits 300 ms for the store
     }
     SCOPED_TRACE(fmt::format("victim {} {} {}", victim, how, settings));
     std::filesystem::remove(stamp_);
@@ -124,8 +125,8 @@ class FaultJob : public testing::Test {
     EXPECT_FALSE(is_running(stamp_)) << "a process is left";
   }
 
-  // Every survivor's data went through NCCL, which it then aborted; within the victim's first step
-  // a survivor may not have come to any data yet.
+  // The data of every survivor went through NCCL, which the survivor then aborted. Within the
+  // victim's first step, a survivor may not have sent any data yet.
   void expect_nccl(const std::string& output, int victim) const {
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == victim) continue;
@@ -135,7 +136,7 @@ class FaultJob : public testing::Test {
     }
   }
 
-  // For a job on the tests' device and the tests' NCCL, whose ranks meet in a folder.
+  // Settings for a job on the fake device and the fake NCCL, whose ranks connect through a folder.
   std::string on_fakes(const std::string& backend) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directory(folder_);
@@ -145,9 +146,9 @@ class FaultJob : public testing::Test {
 
   const std::string stamp_;
   const std::string folder_ = stamp_ + "_nccl";
-  std::string program_ = "'" FAULT_RANK "'";  // as a word of a shell
+  std::string program_ = "'" FAULT_RANK "'";  // quoted for a shell
   int ranks_ = kRanks;
-  bool in_first_step_ = false;  // the victim ends there
+  bool in_first_step_ = false;  // the victim ends in its first step
   int losses_ = 0;
 };
 

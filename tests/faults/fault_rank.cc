@@ -1,16 +1,16 @@
-// One rank of the fault tests: trains on sums that it checks until a rank of the job fails, reports
-// what it saw and how soon, and goes on with the survivors.
+// One rank of the fault tests. It trains on sums that it checks, until a rank of the job fails. It
+// then reports the error and its delay, and continues with the survivors.
 //
 //   fault_rank VICTIM kill-at POINT OCCURRENCE STAMP     the victim kills itself at a named point
 //   fault_rank VICTIM kill-after MICROSECONDS 0 STAMP    ... at any moment, once connected
 //   fault_rank VICTIM stop-at ... | stop-after ...       ... or stops itself
 //
-// STAMP is a file into which the victim writes its pid and the time just before it happens. With
-// FAKE_NCCL_FOLDER, a folder of this job, the tensors live on the tests' device, and NCCL is the
-// tests' (see tests/backends/fake_nccl). With FAULT_STORE_STANDS_STILL, tutti-run's keeper, which
-// serves the job's store, is stopped with the victim, and goes on when the survivors have heard of
-// it. With FAULT_KIND ("allgather", "allgather_blocking") the
-// steps are calls of that kind instead of allreduces.
+// STAMP is a file into which the victim writes its pid and the time just before it ends or stops.
+// With FAKE_NCCL_FOLDER, a folder of this job, the tensors live on the fake device, and NCCL is the
+// fake (see tests/backends/fake_nccl). With FAULT_STORE_STANDS_STILL, tutti-run's process that
+// serves the job's store is stopped with the victim. It continues when the survivors know of the
+// loss. With FAULT_KIND ("allgather", "allgather_blocking") the steps are calls of that kind
+// instead of allreduces.
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -64,7 +64,8 @@ void end_myself(const std::string& file, int signal) {
 
 const char* kind() { return std::getenv("FAULT_KIND"); }
 
-// Steps of several tensors with pauses, so that every phase is met, until something breaks.
+// Takes steps of several tensors with pauses, so that the fault can hit every phase, until
+// something fails.
 void train(Communicator& comm) {
   constexpr int kTensors = 12;
   std::vector<std::vector<float>> gradients;
@@ -98,7 +99,7 @@ int survive(Communicator& comm, const Error& error, const std::string& stamp_fil
              (now - stamp.when) * 1000, error.what());
   std::fflush(stdout);
   if (store_stands_still()) {
-    // Not at once: the others are to hear of the loss while it stands still.
+    // Waits first, so that the other ranks learn of the loss while the store is stopped.
     std::this_thread::sleep_for(std::chrono::milliseconds(1000));
     ::kill(::getppid(), SIGCONT);
   }
@@ -110,7 +111,7 @@ int survive(Communicator& comm, const Error& error, const std::string& stamp_fil
              survivors->size(), ones[99]);
   std::fflush(stdout);
   survivors->barrier_blocking();
-  // Whoever was stopped is woken, to show that it harms nobody.
+  // Continues a stopped rank, to show that it does no harm.
   if (survivors->rank() == 0 && stamp.pid > 0 && comm.rank() != victim) ::kill(stamp.pid, SIGCONT);
   return 0;
 }
@@ -124,7 +125,7 @@ int run(char** arguments) {
   int status = 1;
   try {
     auto options = Options::from_environment();
-    options.probe_folder.clear();  // the user's is no place for what tests measure
+    options.probe_folder.clear();  // tests must not write to the user's folder
     const int signal = how.starts_with("stop") ? SIGSTOP : SIGKILL;
     const bool is_at = how.ends_with("-at");
     if (options.rank == victim && is_at) {
@@ -143,7 +144,8 @@ int run(char** arguments) {
       return 0;
     }
     if (rank == victim && !is_at) {
-      // From here on: a rank that stands still before is missed when all must have met.
+      // The timer starts only here. A rank that stops earlier is missed when all ranks must
+      // connect.
       timer = std::thread([=] {
         std::this_thread::sleep_for(std::chrono::microseconds(std::atoi(where.c_str())));
         end_myself(file, signal);

@@ -1,5 +1,5 @@
-// Ranks that die or stop under tutti-run: every survivor names the rank in time and goes on.
-// FAULT_RUNS sets how many runs each case makes (default 2).
+// Ranks that die or stop under tutti-run: every survivor must name the rank in time and continue.
+// FAULT_RUNS sets the number of runs of each case (default 2).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST_F(Faults, StoppedOverGloo) {
           2500, 0, true);
 }
 
-// Over memory that the ranks share, and over TCP.
+// Runs UCX over shared memory and over TCP.
 TEST_F(Faults, KilledOverUcx) {
   if (!TUTTI_HAS_UCX) GTEST_SKIP() << "backend ucx is not built here";
   for (const char* transports : {"", " UCX_TLS=tcp"})
@@ -95,7 +95,7 @@ TEST_F(Faults, StoppedOverUcx) {
           0, true);
 }
 
-// Two levels on two hosts, which are one in truth.
+// Two levels on two named hosts, which are the same machine.
 TEST_F(Faults, KilledOverShmTcp) {
   program_ = kOnTwoHosts;
   for (int i = 0; i < runs(); ++i)
@@ -126,8 +126,8 @@ TEST_F(Faults, StoppedOverShmUcx) {
           2500, 0, true);
 }
 
-// NCCL itself hangs on a rank that is gone; ours ends it. The victim's first step, of 12 transfers
-// at most, is over by then: before that a survivor may not have come to any operation of NCCL yet.
+// NCCL hangs on a rank that is gone; the backend must end it. The victim dies after its first step
+// of at most 12 transfers: before that, a survivor may not have started any NCCL operation.
 TEST_F(Faults, KilledOverNccl) {
   if (!TUTTI_HAS_NCCL) GTEST_SKIP() << "backend nccl is not built here";
   for (int i = 0; i < runs(); ++i) {

@@ -13,8 +13,8 @@
 
 namespace tutti::test {
 
-/// Steps of one kind of collective on a communicator, each of which checks its results: what a rank
-/// gets of another is that rank's number, the step's and the part's.
+/// Runs steps of one kind of collective and checks the results. Each sent value encodes the rank,
+/// the step and the part.
 class KindSteps {
  public:
   explicit KindSteps(Communicator& comm)
@@ -24,7 +24,8 @@ class KindSteps {
         all_(kPart * static_cast<size_t>(comm.size())),
         others_(all_.size()) {}
 
-  /// `kind`: "allgather"; "allgather_blocking" is the blocking form. "send_recv" is a ring.
+  /// `kind` is for example "allgather", or "allgather_blocking" for the blocking form. "send_recv"
+  /// is a ring.
   void run(std::string_view kind, int step) {
     constexpr std::string_view kSuffix = "_blocking";
     step_ = step;

@@ -26,7 +26,7 @@ inline std::string kind_name(const testing::TestParamInfo<std::string_view>& inf
 /// Jobs whose steps are calls of one kind; see kind_steps.h.
 class Kinds : public FaultJob, public testing::WithParamInterface<std::string_view> {
  protected:
-  // A wait that no fault ends is what these limits tell from a machine that is busy.
+  // The limit separates a wait that no fault ends from a busy machine.
   static constexpr double kLimitMillis = 15'000;
 
   std::string named() const { return std::string(GetParam()); }
@@ -35,7 +35,7 @@ class Kinds : public FaultJob, public testing::WithParamInterface<std::string_vi
   void kill_one(const std::string& backend, const std::string& form, int ranks) {
     end_one(backend, form, ranks, "kill-after", 137);
   }
-  /// It is woken at the end, and must go without harm.
+  /// The stopped rank is continued at the end, and must exit without harm.
   void stop_one(const std::string& backend, const std::string& form, int ranks) {
     end_one(backend, form, ranks, "stop-after", 0);
   }

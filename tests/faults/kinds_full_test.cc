@@ -1,5 +1,5 @@
-// A rank is killed, and one is stopped, in steps of each kind in each form over each backend, on 2
-// and 3 ranks. See kinds_test.cc.
+// A rank is killed, and one is stopped, in steps of each kind and form over each backend, on 2 and
+// 3 ranks. See kinds_test.cc.
 
 #include "tests/faults/kinds.h"
 

@@ -1,6 +1,6 @@
-// A rank is killed, and one is stopped, while the ranks run steps of one kind: every survivor names
-// it, and goes on with that kind after shrink. Every day each kind over one backend in each form;
-// kinds_full_test.cc has all of them, FAULT_RUNS times.
+// A rank is killed, and one is stopped, while the ranks run steps of one kind. Every survivor must
+// name it, and run that kind after shrink(). The daily run has each kind over one backend per form;
+// kinds_full_test.cc has all combinations, FAULT_RUNS times.
 
 #include "tests/faults/kinds.h"
 
@@ -15,7 +15,8 @@ TEST_P(Kinds, AKilledRankIsNamed) {
 }
 
 TEST_P(Kinds, AStoppedRankIsNamed) {
-  // Blocking in shared memory is a way of its own, everything else ends as named calls do.
+  // Blocking calls in shared memory have their own code for faults; all other calls fail as named
+  // calls do.
   const bool is_odd = place_of(GetParam()) % 2 == 1;
   stop_one(is_odd ? "tcp" : "shm", is_odd ? named() : blocking(), 3);
 }

@@ -1,13 +1,14 @@
-// One rank of the leaving table: steps with the others until a rank of the job ends as it is told
-// to, then says what it heard of that and when.
+// One rank of the leaving table. It takes steps with the others until the victim ends in the given
+// way. The other ranks then print the error and its delay.
 //
 //   leaving_rank VICTIM ENDING WAY STAMP
 //
 // ENDING: close, return, throw, fail, exit, kill, stop, late; WAY: negotiated, replayed, blocking.
-// STAMP is a file into which the victim writes its pid and the time just before it happens. Where
-// it throws, the others end with code 4 at once, the victim half a second later with code 3. Where
-// it fails, it closes and ends with code 3; an exception that comes of it unwinds the others' two
-// Communicators before that, and they end with code 4 a second later.
+// STAMP is a file into which the victim writes its pid and the time just before it ends. With
+// "throw", the other ranks exit with code 4 immediately, and the victim half a second later with
+// code 3. With "fail", the victim closes and exits with code 3. The resulting exception destroys
+// the two Communicators of each other rank before that, and these ranks exit with code 4 a second
+// later.
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -26,7 +27,8 @@
 #include "tutti/core/tutti.h"
 
 #ifdef __SANITIZE_ADDRESS__
-// A rank that ends in the middle of things leaves them where they are, and UCX's threads run on.
+// A rank that ends in the middle of its work frees nothing, and UCX's threads keep running, so leak
+// detection is off.
 extern "C" [[gnu::used]] int __lsan_is_turned_off() { return 1; }
 #endif
 
@@ -35,7 +37,7 @@ namespace {
 using namespace tutti;
 
 constexpr int kSteps = 12;
-constexpr double kLate = 2.5;  // seconds, several times the peer timeout of the table
+constexpr double kLate = 2.5;  // seconds: several times the peer timeout of the table
 
 double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -54,10 +56,11 @@ class Rank {
   Rank(std::string ending, std::string way, std::string stamp)
       : ending_(std::move(ending)), way_(std::move(way)), stamp_(std::move(stamp)) {
     auto options = Options::from_environment();
-    options.probe_folder.clear();  // the user's is no place for what tests measure
+    options.probe_folder.clear();  // tests must not write to the user's folder
     options.replay = way_ == "replayed";
     comm_ = Communicator::create(std::move(options));
-    if (ending_ == "fail") others_ = comm_->split(comm_->rank());  // knows of no other rank's end
+    // It has one rank, so it sees no other rank end.
+    if (ending_ == "fail") others_ = comm_->split(comm_->rank());
   }
 
   int run(int victim) {
@@ -74,7 +77,8 @@ class Rank {
     int pid = 0;
     std::ifstream(stamp_) >> pid;
     if (ending_ == "stop") {
-      // Only once all have heard of it: what it then gives would still count.
+      // Waits until all ranks have got the error: a share that the victim sends before would still
+      // count.
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       ::kill(pid, SIGCONT);
     }
@@ -100,7 +104,7 @@ class Rank {
   }
 
   int end() {
-    // The others wait for it by then.
+    // By then the other ranks wait for this one.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     std::ofstream(stamp_) << ::getpid() << ' ' << fmt::format("{:.6f}", seconds_now()) << std::endl;
     if (ending_ == "close") {
@@ -113,13 +117,13 @@ class Rank {
     } else if (ending_ == "throw") {
       throw OnPurpose();
     } else if (ending_ == "exit") {
-      std::exit(0);  // destroys nothing of main()'s
+      std::exit(0);  // runs no destructors of main()
     } else if (ending_ == "kill") {
       ::kill(::getpid(), SIGKILL);
     } else if (ending_ == "stop") {
       ::kill(::getpid(), SIGSTOP);
       try {
-        // In shared memory what the others had given of the step that they gave up is still there.
+        // In shared memory the first step may succeed with data that the others published before.
         one_step();
         one_step();
         say("unexpected: a rank that was given up goes on");

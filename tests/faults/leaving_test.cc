@@ -1,9 +1,11 @@
-// The leaving table: how each kind of end of a rank reads on the others, and how soon. A rank that
-// closes, returns, throws, exits or is killed is told so by evidence and not by a timeout; one that
-// is stopped is silent after the peer timeout; one that is late never is.
+// The leaving table: the error that each kind of end of a rank causes on the others, and its delay.
+// If a rank closes, returns, throws, exits or is killed, the others detect that from evidence, not
+// by a timeout. A stopped rank is silent after the peer timeout. A late rank is never called
+// silent.
 //
-// LEAVING_TABLE=1 runs all of it (6 backends, 2 to 4 ranks, every way; some five minutes) and
-// prints it; else a part. The simulation draws ends at any moment, in any order of messages.
+// LEAVING_TABLE=1 runs and prints the whole table (6 backends, 2 to 4 ranks, every way; about five
+// minutes). Otherwise a part runs. The simulation covers ends at any moment and any order of
+// messages.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -36,15 +38,15 @@ struct Row {
   std::string backend, ending, way;
   int ranks = 0, victim = 0;
   std::vector<double> milliseconds;  // of each other rank
-  std::string text;                  // of the first of them
-  std::string problem;               // empty: as promised
+  std::string text;                  // error of the first other rank
+  std::string problem;               // empty if all is as promised
 };
 
-// All rows, by hand and alone. Each day a part of them runs beside other tests, which shows what is
-// said and by which evidence; there the times have ten times the room.
+// True if all rows run, by hand and alone. The daily run has a part of the rows beside other tests.
+// It checks the texts, and allows ten times the delay.
 bool is_whole() { return std::getenv("LEAVING_TABLE") != nullptr; }
 
-// What each ending must read like.
+// The error that each ending must cause.
 struct Promise {
   std::string code, text;
   double most_ms;
@@ -91,8 +93,8 @@ void judge_late(Row& row, const std::string& output) {
 
 void judge(Row& row, const std::string& output, int code) {
   if (output.find("unexpected") != output.npos) row.problem = "unexpected";
-  // tutti-run names the victim also where the others' processes end before it, or where an error
-  // that comes of it has been told before it fails.
+  // tutti-run must name the victim, even if the other processes end before it, or if the error that
+  // it caused was reported before the victim failed.
   const bool fails = row.backend != "memory" && (row.ending == "throw" || row.ending == "fail");
   if (code != (row.ending == "kill" ? 137 : fails ? 3 : 0))
     row.problem = fmt::format("ended with {}", code);
@@ -122,7 +124,7 @@ Row run_row(const std::string& backend, int ranks, const std::string& way,
   Row row{backend, ending, way, ranks, victim, {}, {}, {}};
   const auto stamp = fmt::format("{}leaving_stamp_{}", testing::TempDir(), ::getpid());
   std::filesystem::remove(stamp);
-  // Two levels on two hosts, which are one in truth.
+  // Two levels on two named hosts, which are the same machine.
   const std::string program =
       backend == "hierarchical"
           ? "sh -c 'TUTTI_HOST=host$((TUTTI_RANK % 2)) exec \"$0\" \"$@\"' '" LEAVING_RANK "'"
@@ -232,10 +234,10 @@ void print(const std::vector<Row>& rows) {
   std::fflush(stdout);
 }
 
-// No backend decides what is told of an end, and to whom: each day tcp has all of it, and so do
-// threads. The other backends themselves have to bring a farewell, whether or not the process
-// ends right behind it, to end with a process that exits, and to bring the answers of a rank that
-// is late. (faults_test.cc and kinds_test.cc kill and stop ranks over them.)
+// The error and its receivers do not depend on the backend, so the daily run has all endings over
+// tcp and between threads only. The other backends must deliver a farewell (also if the process
+// ends right after it), detect an exit, and deliver answers of a late rank. faults_test.cc and
+// kinds_test.cc kill and stop ranks over them.
 bool is_of_every_day(const std::string& backend, const std::string& ending) {
   if (backend == "tcp" || backend == "memory") return true;
   return ending == "close" || ending == "return" || ending == "exit" || ending == "late";
@@ -258,7 +260,7 @@ TEST_P(LeavingTable, NamesEachEndByItsEvidence) {
   for (const int ranks : {2, 3, 4})
     for (size_t w = 0; w < std::size(ways); ++w)
       for (size_t e = 0; e < endings.size(); ++e) {
-        // Each day 3 ranks, and each ending in one of the ways.
+        // The daily run has 3 ranks, and each ending in one of the ways.
         if (!is_whole() && (ranks != 3 || (w + e) % 3 != 0)) continue;
         if (!is_whole() && !is_of_every_day(backend, endings[e])) continue;
         const int victim = static_cast<int>(w + e / 3) % ranks;

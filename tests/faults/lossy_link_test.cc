@@ -1,5 +1,5 @@
-// A link that is slow, or loses packets: results are exact, nobody is called silent, and the rate
-// is about what plain sockets get with the host's congestion control.
+// A link that is slow or loses packets. Results must be exact, no rank may be called silent, and
+// the rate must be about that of plain sockets with the host's congestion control.
 
 #include "tests/support/lossy_link.h"
 
@@ -29,7 +29,7 @@ using test::view;
 
 using RankBody = std::function<int(Communicator&)>;
 
-// Two ranks of which each has one end of the link, over which the store goes as well.
+// Runs two ranks, one at each end of the link. The store's messages cross the link too.
 void run_over(const LossyLink::Quality& quality, const RankBody& body,
               const std::function<void(Options&)>& tune, double seconds) {
   const NetworkNamespaces hosts(2);
@@ -53,7 +53,7 @@ void run_over(const LossyLink::Quality& quality, const RankBody& body,
   for (const pid_t rank : ranks) EXPECT_EQ(test::wait_for_child(rank, seconds), 0);
 }
 
-// A connection beside the communicator's, with nothing but what the host gives every socket.
+// A connection beside the communicator's, with the host's default settings.
 class PlainSockets {
  public:
   explicit PlainSockets(int rank) {
@@ -82,7 +82,7 @@ class PlainSockets {
     ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
 
-  /// As many bytes each way, at once.
+  /// Sends and receives the same number of bytes at the same time.
   void exchange(std::vector<float>& values) {
     const size_t bytes = values.size() * sizeof(float);
     std::vector<char> taken(64 << 10);
@@ -118,7 +118,7 @@ double seconds_of(Call call) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Sums that a float holds exactly.
+// Reduces sums that a float holds exactly, and measures the rate.
 int exact_and_measured(Communicator& comm, double loss) {
   PlainSockets plain(comm.rank());
   constexpr size_t kCount = 1 << 20;
@@ -134,11 +134,11 @@ int exact_and_measured(Communicator& comm, double loss) {
       if (values[i] != static_cast<float>(2 * (i % 1000) + 2 * static_cast<size_t>(pair) + 1))
         return 11;
     const double exchanged = seconds_of([&] { plain.exchange(values); });
-    if (pair == 0) continue;  // both begin slowly
+    if (pair == 0) continue;  // warm-up of both
     ours += reduced;
     theirs += exchanged;
   }
-  // Small ones, many at once.
+  // Many small allreduces at the same time.
   for (int step = 0; step < 5; ++step) {
     std::vector<std::vector<float>> small(20, std::vector<float>(100, 1.0f));
     std::vector<Work> works;
@@ -152,7 +152,7 @@ int exact_and_measured(Communicator& comm, double loss) {
     const double megabits = kPairs * kCount * sizeof(float) * 8 / 1e6;
     std::printf("%g %% loss, %s: %.1f Mb/s each way, plain sockets %.1f, share %.2f\n", 100 * loss,
                 plain.congestion().c_str(), megabits / ours, megabits / theirs, theirs / ours);
-    // Cubic had a thirtieth of bbr's rate.
+    // With the congestion control cubic, the rate was a thirtieth of bbr's.
     if (loss >= 0.1 && plain.congestion() == "bbr" && theirs / ours < 0.1) return 13;
   }
   return 0;
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Losses, LossyLinkTest, testing::Values(0, 0.02, 0.1),
                            return fmt::format("percent_{}", std::lround(100 * info.param));
                          });
 
-// As often as FAULT_RUNS says; once if it says nothing.
+// Runs FAULT_RUNS times, by default once.
 TEST_P(LossyLinkTest, ResultsAreExactAndNobodyIsSilent) {
   if (const auto why = LossyLink::unavailable(); !why.empty()) GTEST_SKIP() << why;
   const char* text = std::getenv("FAULT_RUNS");
@@ -179,8 +179,8 @@ TEST_P(LossyLinkTest, ResultsAreExactAndNobodyIsSilent) {
   }
 }
 
-// Pings and their answers stand in line behind seconds of data; that data is a sign of life too,
-// and so is that it is taken.
+// Pings and answers wait in the queue behind seconds of data. Data that arrives, and data that the
+// peer reads, must count as signs of life too.
 TEST(SlowLinkTest, AnswersBehindDataAreNoSilence) {
   if (const auto why = LossyLink::unavailable(); !why.empty()) GTEST_SKIP() << why;
   run_over(
@@ -188,14 +188,14 @@ TEST(SlowLinkTest, AnswersBehindDataAreNoSilence) {
       [](Communicator& comm) {
         std::vector<float> values(1 << 19, static_cast<float>(1 - comm.rank()));
         comm.broadcast("model", view(values), 0).wait();
-        comm.barrier_blocking();  // rank 0 is done once the network has it all
-        // Until what stands in line is through: to leave before is another matter.
+        comm.barrier_blocking();  // rank 0 is done when the network has all data
+        // Waits until the queue is empty: leaving earlier is another case.
         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         return values.front() == 1 && values.back() == 1 ? 0 : 11;
       },
       [](Options& options) {
         options.peer_timeout = 1;
-        options.tcp_congestion = "reno";  // fills the queue, as bbr does not
+        options.tcp_congestion = "reno";  // fills the queue, unlike bbr
       },
       60);
 }

@@ -1,5 +1,5 @@
-// Silent connections at every door of a job, renewed as soon as they are closed: the job starts all
-// the same, and says what knocked.
+// Silent connections occupy every listening socket of a job, and are renewed when they are closed.
+// The job must start all the same, and log who connected.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -38,18 +38,18 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr int kRanks = 3;
-constexpr int kConnections = 500;  // at each door
+constexpr int kConnections = 500;  // to each listening socket
 constexpr int kPort = 29519;
 constexpr uid_t kOtherUser = 65534;
 constexpr double kSiege = 1.5;  // seconds before the last rank comes
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// What the processes of the test share.
+// State that the processes of the test share.
 struct Shared {
   std::atomic<double> last_rank_came{0};
-  std::atomic<double> started{0};  // the last rank's job
-  std::atomic<int> doors{0};       // besieged
+  std::atomic<double> started{0};  // when the last rank's job had started
+  std::atomic<int> doors{0};       // listening sockets under attack
   std::atomic<bool> over{false};
 };
 
@@ -60,7 +60,7 @@ Shared& make_shared_memory() {
   return *new (memory) Shared;
 }
 
-// Every user can see where this network namespace listens.
+// Lists the listening sockets of this network namespace, which every user can see.
 std::vector<std::string> doors() {
   std::vector<std::string> found;
   std::string line;
@@ -97,7 +97,7 @@ Descriptor knock(const std::string& door) {
   return socket;
 }
 
-// Keeps kConnections at every door until the job is over.
+// Keeps kConnections open to every listening socket until the job has ended.
 int besiege(Shared& shared, uid_t user) {
   if (user != ::geteuid() && ::setresuid(user, user, user) != 0) return 97;
   std::map<std::string, std::vector<Descriptor>> sieges;
@@ -134,7 +134,7 @@ int rank_body(int rank, const std::string& backend, const std::string& log_file,
   options.backend = backend;
   options.connect_timeout = 40;
   options.log = [&](LogLevel, std::string_view line) { log << line << std::endl; };
-  // All ranks have met at the store; the others open their doors while the last one is held up.
+  // All ranks have registered at the store. The others listen while the last rank is delayed.
   options.observer = [&](std::string_view point) {
     if (point != "rendezvous" || rank != kRanks - 1) return;
     std::this_thread::sleep_for(std::chrono::duration<double>(kSiege));
@@ -183,7 +183,7 @@ TEST_P(Strangers, DoNotKeepAJobFromStarting) {
 
   ASSERT_GT(shared.started, 0);
   EXPECT_LT(shared.started - shared.last_rank_came, 5);
-  EXPECT_GE(shared.doors, 3);  // the store's and those of ranks 0 and 1
+  EXPECT_GE(shared.doors, 3);  // those of the store and of ranks 0 and 1
   RecordProperty("seconds", fmt::format("{:.2f}", shared.started - shared.last_rank_came));
   for (const int rank : {0, 1}) {
     const auto log = text_of(log_of(rank));

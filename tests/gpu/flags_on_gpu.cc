@@ -1,5 +1,5 @@
-// The flag kernels as a GPU runs them: ranks are streams of one process, whose blocks fit on the
-// GPU together. Where there is none every test is skipped and says why.
+// The flag kernels on a GPU. Ranks are streams of one process, and all their blocks fit on the GPU
+// together. Without a GPU every test is skipped with a reason.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -22,14 +22,14 @@ using cuda::FlagCall;
 using cuda::FlagPacket;
 using cuda::FlagState;
 
-constexpr int kKinds = 4;  // of inputs, which rounds take in turn
+constexpr int kKinds = 4;  // kinds of inputs, which rounds use in turn
 constexpr uint64_t kPatience = 20'000'000'000, kSoon = 200'000'000;  // ns
 
 void must(cudaError_t status) {
   if (status != cudaSuccess) throw Error(ErrorCode::unavailable, cudaGetErrorString(status));
 }
 
-/// Memory of the device, cleared, or of the host where the device reaches it.
+/// Cleared memory of the device, or of the host if the device can reach it.
 class Memory {
  public:
   explicit Memory(size_t bytes, bool is_host = false) : is_host_(is_host) {
@@ -63,10 +63,10 @@ struct Rank {
   FlagCall call = {};
 };
 
-// All ranks' memory and streams.
+// The memory and streams of all ranks.
 class FlagRanks {
  public:
-  // `kept`: of how many rounds results are kept.
+  // `kept` is the number of rounds whose results are kept.
   FlagRanks(FlagVariant variant, int size, int blocks, int64_t count, int kept)
       : size_(size), count_(count), kept_(kept), abort_(sizeof(uint32_t), true) {
     FlagCall common = {};
@@ -94,7 +94,7 @@ class FlagRanks {
       must(cudaMemcpy(own.inputs.as<float>(), values.data(), kKinds * bytes,
                       cudaMemcpyHostToDevice));
       common.table.inputs[rank] = own.data.as<std::byte>();
-      // Two shots store into what they load from.
+      // The two-shot variant stores into the memory that it loads from.
       common.table.outputs[rank] =
           (variant == FlagVariant::two_shot ? own.data : own.output).as<std::byte>();
       common.boards[rank] = own.board.as<FlagBoard>();
@@ -113,8 +113,8 @@ class FlagRanks {
     for (auto& rank : ranks_) cudaStreamDestroy(rank.stream);
   }
 
-  // A round of one rank, in its stream; its result is kept as number `keep`, if that is not below
-  // 0.
+  // Queues one round of a rank on its stream. If `keep` is not negative, the result is kept with
+  // this index.
   void enqueue(int rank, int round, int keep, uint64_t patience = kPatience) {
     auto& own = ranks_[static_cast<size_t>(rank)];
     const auto bytes = static_cast<size_t>(count_) * sizeof(float);
@@ -131,7 +131,8 @@ class FlagRanks {
     return *ranks_[static_cast<size_t>(rank)].record.as<FlagRecord>();
   }
 
-  // Of what is kept, how much is not the sum of its round: of round first + step * number.
+  // Counts the kept elements that are not the sum of their round; kept index k is of round first +
+  // step * k.
   int64_t wrong(int first, int step) const {
     int64_t wrong = 0;
     std::vector<float> seen(static_cast<size_t>(kept_) * static_cast<size_t>(count_));
@@ -165,7 +166,8 @@ class FlagsOnGpu : public testing::TestWithParam<FlagVariant> {
  protected:
   void SetUp() override {
     if (const auto reason = test::why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
-    // A stream that waits for another's kernel must not stand before it in one queue.
+    // A stream that waits for another stream's kernel must not be ahead of it in the same hardware
+    // queue.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     must(cuda::load_flag_kernels());
   }
@@ -193,7 +195,7 @@ TEST_P(FlagsOnGpu, AreSumsOfAllRanks) {
       }
 }
 
-// The round's number is the device's: a graph of some rounds goes on where the one before ended.
+// The device counts rounds, so each graph continues where the one before ended.
 TEST_P(FlagsOnGpu, OneHundredThousandRoundsOfGraphsAdvanceByThemselves) {
   constexpr int kSize = 4, kRounds = 20, kReplays = 5'000, kKept = kRounds;
   FlagRanks ranks(GetParam(), kSize, 4, 1001, kKept);
@@ -209,7 +211,7 @@ TEST_P(FlagsOnGpu, OneHundredThousandRoundsOfGraphsAdvanceByThemselves) {
   for (int replay = 0; replay < kReplays; ++replay) {
     for (int rank = 0; rank < kSize; ++rank)
       must(cudaGraphLaunch(graphs[static_cast<size_t>(rank)], ranks.stream(rank)));
-    // As many as a stream's queue holds would keep the host, with ranks behind it that are awaited.
+    // A full stream queue would block the host while other ranks are still waiting to be launched.
     if (replay % 50 == 49) {
       ranks.finish();
       ASSERT_EQ(ranks.wrong(0, 1), 0) << "replay " << replay;
@@ -219,8 +221,8 @@ TEST_P(FlagsOnGpu, OneHundredThousandRoundsOfGraphsAdvanceByThemselves) {
   for (auto* graph : graphs) must(cudaGraphExecDestroy(graph));
 }
 
-// A rank whose kernel never comes: the others leave in time and name it, and later rounds end at
-// once.
+// One rank's kernel never comes. The others must leave in time and name it, and later rounds must
+// end immediately.
 TEST_P(FlagsOnGpu, ARankThatDoesNotComeIsNamed) {
   constexpr int kSize = 3;
   FlagRanks ranks(GetParam(), kSize, 2, 101, 8);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a machine with a GPU shows of Tutti, where there is none of what Tutti is built with.
-# `pack` collects the programs, plugins and shared libraries where they were built; the windows run
-# there, each within nine minutes: every step under a time limit of its own, its result appended at
-# once to one file of JSON lines, a table last.
+# Runs Tutti's tests on a machine with a GPU that has none of Tutti's build tools. `pack` collects
+# the programs, plugins and shared libraries on the machine that built them. The windows run on the
+# GPU machine, each within nine minutes. Every step has its own time limit, its result is
+# immediately appended to one file of JSON lines, and a table comes last.
 set -uo pipefail
 
 usage() {
@@ -26,8 +26,8 @@ window_seconds=${WINDOW_SECONDS:-530}
 
 # --- pack ----------------------------------------------------------------------------------------
 
-# The C library and its parts belong to the machine that runs; CUDA's libraries are the driver's, or
-# come with PyTorch.
+# The C library and its parts come from the machine that runs the programs. CUDA's libraries come
+# from the driver or from PyTorch.
 is_taken_along() {
   [[ ! $1 =~ ^(linux-vdso|ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.) &&
     ! $1 =~ ^lib(cuda|cudart|cudnn|cublas|nccl|nvrtc|nvidia) ]]
@@ -40,7 +40,7 @@ pack() {
   rm -rf "$folder"
   inside=$folder/programs
   mkdir -p "$inside/lib" "$inside/bin" "$inside/share"
-  # CMake says what this build has (CMakeLists.txt here).
+  # CMake lists the programs of this build (CMakeLists.txt here).
   while read -r file; do
     cp "$file" "$inside/bin/" || fail "build it first (cmake --build $build --target gpu_programs)"
   done <"$build/gpu_programs.txt"
@@ -51,22 +51,22 @@ pack() {
     ! is_taken_along "$name" || [[ -e $inside/lib/$name ]] || cp -L "$file" "$inside/lib/$name"
   done < <(ldd "$inside"/bin/* "$inside"/lib/* 2>/dev/null |
     awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u)
-  # Plugins are looked for beside the library, by the name that it was linked with.
+  # Plugins are searched beside the library, under the name that the programs were linked with.
   name=$(objdump -p "$build/libtutti.so" | awk '$1 == "SONAME" { print $2 }')
-  cp -L "$build/everything/libtutti.so" "$inside/lib/$name"  # the tests use what is no interface
+  cp -L "$build/everything/libtutti.so" "$inside/lib/$name" # the tests use internal functions
   ln -sf "$name" "$inside/lib/libtutti.so"
   find "$inside/bin" "$inside/lib" -type f -exec strip --strip-debug {} + 2>/dev/null || true
   cp -rL "$source/examples/data/mnist" "$inside/share/" || fail "there are no digits to train with"
   cp "$source/LICENSE" "$inside/share/text"
   cp "$source/benchmarks/peers/gpu.py" "$inside/share/pytorch.py"
-  # The Python package, where it is built, and what it promises of torch's tensors.
+  # The Python package if it is built, with its checks for torch's tensors.
   if [[ -f $build/python/tutti/_native.abi3.so ]]; then
     mkdir -p "$inside/python"
     cp -rL "$build/python/tutti" "$inside/python/" && rm -rf "$inside"/python/tutti/{bin,__pycache__}
     cp "$source"/tests/python/torch/{gpu,ranks,training}.py "$inside/python/"
   fi
   git -C "$source" describe --always --dirty >"$inside/commit" 2>/dev/null || echo unknown >"$inside/commit"
-  # The processor's layers are large (oneDNN), and shrink to a quarter.
+  # The CPU's layers are large (oneDNN) and shrink to a quarter.
   tar -C "$inside" -czf "$folder/programs.tar.gz" . || fail "cannot write $folder/programs.tar.gz"
   rm -rf "$inside"
   cp "${BASH_SOURCE[0]}" "$folder/gpu-test"
@@ -78,7 +78,7 @@ pack() {
 
 # --- windows -------------------------------------------------------------------------------------
 
-# The packed programs, unpacked once.
+# Unpacks the programs, once.
 unpack() {
   local archive=$here/programs.tar.gz
   [[ -f $archive ]] || archive=$here/../../build/gpu/programs.tar.gz
@@ -89,13 +89,13 @@ unpack() {
   if [[ ! -f $root/commit ]]; then
     rm -rf "$root.new" && mkdir -p "$root.new"
     tar -C "$root.new" -xzf "$archive" || fail "cannot unpack $archive into $root"
-    # Python brings its own of what every program has.
+    # Python must use its own versions of these common libraries.
     cp -r "$root.new/lib" "$root.new/python-lib"
     rm -f "$root.new"/python-lib/lib{stdc++,gcc_s,gomp,z,crypto,numa}.so*
     rm -rf "$root" && mv "$root.new" "$root"
   fi
   local nccl
-  # NCCL, cuDNN and cuBLASLt as PyTorch brings them, if no others are in the loader's path.
+  # NCCL, cuDNN and cuBLASLt of PyTorch, unless others are in the loader's path.
   nccl=$(python3 - 2>/dev/null <<'END'
 import importlib.util, os
 folders = []
@@ -112,7 +112,7 @@ END
   export PATH=$root/bin:$PATH
 }
 
-# The end of what comes in, as a string of JSON.
+# Prints the end of the input as a JSON string.
 json_text() {
   printf '"'
   tail -c 4000 | iconv -c -f UTF-8 -t UTF-8 | tr '\t\r' '  ' | LC_ALL=C tr -d '\000-\011\013-\037\177' |
@@ -133,7 +133,7 @@ note() {
   [[ $2 == passed || $2 == skipped ]] || status=1
 }
 
-# step NAME SECONDS COMMAND...: the last line of what it says stands in the table.
+# step NAME SECONDS COMMAND...: runs the command; the last line of its output is shown in the table.
 step() {
   local name=$1 limit=$2 left log began code last
   shift 2
@@ -162,7 +162,7 @@ step() {
   rm -f "$log"
 }
 
-# have NAME WHAT: notes that a step is left out where a program or module is missing.
+# have NAME WHAT: notes a skipped step if a program or module is missing.
 have() {
   if command -v "$2" >/dev/null; then return 0; fi
   note "$1" skipped 0 "$2 is not here"
@@ -182,12 +182,12 @@ gpu_facts() {
   uname -r
 }
 
-# reaches_97 TRAINER...: whether it says so of its digits.
+# reaches_97 TRAINER...: succeeds if the trainer prints an accuracy of at least 97.
 reaches_97() {
   local said accuracy
   said=$("$@" 2>&1) || { printf '%s\n' "$said"; return 1; }
   printf '%s\n' "$said"
-  # tutti-run names the rank in front.
+  # tutti-run puts the rank in front of each line.
   accuracy=$(sed 's/^\[[0-9]*\] *//' <<<"$said" | awk '/^test accuracy/ { print $3 }')
   echo "test accuracy ${accuracy:-not told}, 97 is wanted"
   awk -v a="${accuracy:-0}" 'BEGIN { exit !(a >= 97) }'
@@ -205,7 +205,7 @@ runs() {
   step "staging: threads" 60 core_gpu_staging_test --gtest_color=no
   step "matmul" 60 matmul --device cuda --size 4096
   step "nccl: one rank" 60 nccl_gpu_test --gtest_color=no --gtest_filter='*OneRank*'
-  # Those that may hang come last, each a process of its own.
+  # Steps that may hang come last, each in its own process.
   step "peer: processes share the GPU" 90 peer_gpu_test --gtest_color=no --gtest_filter='*Processes*'
   step "staging: processes" 60 core_gpu_processes_test --gtest_color=no
   step "nccl: two ranks by host ids" 60 nccl_gpu_test --gtest_color=no --gtest_filter='*HostIds*'
@@ -226,7 +226,7 @@ right() {
   step "nccl" 90 nccl_gpu_test --gtest_color=no
   for tool in memcheck racecheck; do
     have "$tool: device runtime" compute-sanitizer || continue
-    # One case asks for too much memory, on purpose.
+    # One case allocates too much memory on purpose.
     step "$tool: device runtime" 90 compute-sanitizer --tool "$tool" --error-exitcode 1 \
       --report-api-errors no cuda_device_test --gtest_color=no
     step "$tool: peer, threads" 90 compute-sanitizer --tool "$tool" --error-exitcode 1 \
@@ -238,7 +238,8 @@ right() {
       --data "$root/share/mnist"
   done
   step "flag kernels" 60 flags_gpu_test --gtest_color=no
-  # A process each: streams of many communicators may come to stand in one hardware queue.
+  # Each runs in its own process, because streams of many communicators may share one hardware
+  # queue.
   step "persistent allreduces, graphs" 90 persistent_gpu_test --gtest_color=no --gtest_filter=-*NotCome
   step "a rank that does not come" 60 persistent_gpu_test --gtest_color=no --gtest_filter=*NotCome
   have "a trainer as one graph" graph_trainer && step "a trainer as one graph" 60 graph_trainer 4

@@ -1,5 +1,5 @@
-// The suites of the CPU's layers, and steps of optimizers, run on a GPU; where there is none all
-// cases are skipped and say why.
+// The suites of the CPU's layers, and optimizer steps, on a GPU. Without a GPU all cases are
+// skipped with a reason.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ const bool kIsChosen = [] {
   return test::layers_round_twice = true;
 }();
 
-// Otherwise the suites would test the CPU, and pass.
+// Without this check the suites could test the CPU and pass.
 TEST(LayerKernels, AreTheGpus) {
   EXPECT_TRUE(kIsChosen && test::layers_round_twice);
   EXPECT_NE(dynamic_cast<test::HostedLayers*>(test::layers_under_test().get()), nullptr);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pack_test.sh BUILD: `gpu-test pack` makes a folder of less than 50 MB, whose programs start from
-# there alone, and a window says in one line that there is no GPU.
+# pack_test.sh BUILD: `gpu-test pack` makes a folder of less than 50 MB whose programs need nothing
+# of the build tree. A window reports in one line that there is no GPU.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -17,7 +17,7 @@ tests/gpu/gpu_test.sh pack "$build" "$scratch/gpu"
 
 mkdir "$scratch/there"
 tar -C "$scratch/there" -xzf "$scratch/gpu/programs.tar.gz"
-# Found where they are, not in the build tree, and nothing of CUDA among them.
+# Libraries must be found in the folder, not in the build tree, and none of them may be CUDA's.
 export LD_LIBRARY_PATH=$scratch/there/lib
 for file in "$scratch"/there/bin/* "$scratch"/there/lib/*; do
   needs=$(ldd "$file")

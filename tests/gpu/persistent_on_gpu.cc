@@ -1,5 +1,5 @@
-// PersistentAllreduce on a GPU that ranks share as threads: in streams' order and in graphs. Where
-// there is none every test is skipped and says why.
+// PersistentAllreduce on a GPU that ranks share as threads: in stream order and in graphs. Without
+// a GPU every test is skipped with a reason.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ class PersistentOnGpu : public testing::Test {
  protected:
   void SetUp() override {
     if (const auto reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
-    // A stream that waits for another's kernel must not stand before it in one queue.
+    // A stream that waits for another stream's kernel must not be ahead of it in the same hardware
+    // queue.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     device_runtime(DeviceKind::cuda);
   }
@@ -78,8 +79,8 @@ TEST_F(PersistentOnGpu, SumsOfEverySize) {
         over_memory);
 }
 
-// A step of gradient descent on |w - t|^2 / 2 whose target differs by rank, as one graph: gradient,
-// allreduce, step. After n of them w is t's mean * (1 - (1 - rate)^n), as w began at 0.
+// One graph has a step of gradient descent on |w - t|^2 / 2, whose target differs by rank:
+// gradient, allreduce, step. After n steps from w = 0, w is t's mean * (1 - (1 - rate)^n).
 TEST_F(PersistentOnGpu, AWholeStepReplaysAsOneGraph) {
   constexpr int kSteps = 10'000, kAhead = 100;
   constexpr double kRate = 0.001;
@@ -98,7 +99,7 @@ TEST_F(PersistentOnGpu, AWholeStepReplaysAsOneGraph) {
             return Piece{tensor.data(), DataType::f32, 0, count};
           };
           const auto step = [&] {
-            // gradient = w - t, by the kernels that pack and reduce.
+            // Computes gradient = w - t with the kernels that pack and reduce.
             const auto minus = part(target);
             runtime.pack({gradient.data(), DataType::f32, count, 0, 0, false}, {&minus, 1}, {-1, 1},
                          false, gpu.stream());

@@ -1,5 +1,5 @@
-// LeNet learns its digits on a GPU: alone, beside the CPU's steps, and on ranks that share it, as
-// threads and as processes. Where there is no GPU every test is skipped and says why.
+// LeNet learns its digits on a GPU: alone, compared with the CPU's steps, and on ranks that share
+// the GPU, as threads and as processes. Without a GPU every test is skipped with a reason.
 
 #include <gtest/gtest.h>
 
@@ -33,14 +33,15 @@ Tune through(const std::string& backend) {
   };
 }
 
-// Processes first: what threads do loads CUDA into this process.
+// Processes run first, because the tests with threads load CUDA into this process.
 TEST_F(GpuTraining, OneRankOfNccl) { run_processes(1, learn, through("nccl"), 120); }
 TEST_F(GpuTraining, TwoProcessesOfPeer) { run_processes(2, learn, through("peer"), 120); }
 TEST_F(GpuTraining, TwoProcessesThroughTheHost) { run_processes(2, learn, through("shm"), 120); }
 
 TEST_F(GpuTraining, FiftyStepsAreTheCpus) {
-  // A pool whose largest two differ in the last bit gives its gradient to another place: the
-  // difference grows with the rate, and momentum keeps it.
+  // If the two largest values of a pool differ only in the last bit, CPU and GPU may send the
+  // gradient to different inputs. The difference grows with the learning rate, and momentum keeps
+  // it.
   DigitsMethod method{.steps = 0, .learning_rate = 0.001, .momentum = 0};
   const auto begin = train_thread_ranks({}, 1, DataType::f32, "memory", method);
   method.steps = 50;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A window of gpu-test with programs that only look like ours: one says what is right, one fails, one
-# hangs, others are not there. The window ends in time, and tells of each.
+# Runs a window of gpu-test with imitations of our programs: one succeeds, one fails, one hangs,
+# others are missing. The window must end in time and report each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 fail() {
@@ -12,7 +12,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch RESULTS=$scratch/results.jsonl WINDOW_SECONDS=30
 mkdir -p "$scratch/inside/bin" "$scratch/inside/lib" "$scratch/gpu"
-program() { # name what it does
+program() { # name, behaviour
   printf '#!/bin/sh\n%s\n' "$2" >"$scratch/inside/bin/$1"
   chmod +x "$scratch/inside/bin/$1"
 }
@@ -28,7 +28,7 @@ code=0 begun=$SECONDS
 "$scratch/gpu/gpu-test" runs >"$scratch/said" 2>&1 || code=$?
 [[ $code != 0 ]] || fail "a window in which a step failed succeeded"
 [[ $((SECONDS - begun)) -le 90 ]] || fail "it took $((SECONDS - begun)) s"
-expect() { # step status
+expect() { # step, status
   grep -q "\"step\": \"$1\", \"status\": \"$2\", .*\"commit\": \"abcdef\"" "$RESULTS" ||
     fail "no result says that \"$1\" is $2: $(<"$RESULTS")"
   grep -qE "^$1 +$2 " "$scratch/said" || fail "the table does not say that \"$1\" is $2"
@@ -46,7 +46,7 @@ if command -v python3 >/dev/null; then
     fail "a line of the results is no JSON"
 fi
 
-# Results are added to those of before; where nothing is packed it is one line.
+# Results are added to earlier ones. If nothing is packed, the result is one line.
 before=$(wc -l <"$RESULTS")
 WINDOW_SECONDS=1 "$scratch/gpu/gpu-test" runs >"$scratch/said" 2>&1 || true
 [[ $(wc -l <"$RESULTS") -gt $before ]] || fail "results of before are gone"

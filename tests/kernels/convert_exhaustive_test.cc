@@ -1,4 +1,5 @@
-// All 2^32 patterns of f32 to both 16-bit formats, against rounding by definition.
+// Converts all 2^32 patterns of f32 to both 16-bit formats and compares with rounding by
+// definition.
 #include "tests/kernels/kernel_test.h"
 #include "tests/kernels/rounding.h"
 #include "tutti/kernels/convert.h"

@@ -22,7 +22,7 @@ std::vector<To> cast_values(const std::vector<From>& input, Scale scale = {}) {
   return output;
 }
 
-// All 65536 patterns to f32, by the vector loop and by the scalar function.
+// Converts all 65536 patterns to f32, with the vector loop and with the scalar function.
 template <class T>
 void expect_widening_by_definition() {
   std::vector<T> all(65536);
@@ -33,7 +33,7 @@ void expect_widening_by_definition() {
     const int magnitude = i & 0x7fff;
     if (magnitude > kInfinityBits<T>) {
       ASSERT_TRUE(std::isnan(wide[i]) && std::isnan(to_float(all[i]))) << i;
-      // A quiet NaN: the first mantissa bit is set.
+      // A NaN stays a quiet one: the first mantissa bit is set.
       ASSERT_TRUE(std::bit_cast<uint32_t>(wide[i]) & 0x00400000) << i;
       ASSERT_GT(back[i].bits & 0x7fff, kInfinityBits<T>) << i;
       continue;
@@ -54,7 +54,7 @@ TEST_P(ConvertTest, EveryBFloat16BecomesItsValueAndComesBack) {
   expect_widening_by_definition<BFloat16>();
 }
 
-// f32 values at, just before and just after each point where rounding changes.
+// Uses f32 values at, just before and just after each point where rounding changes.
 template <class T>
 void expect_rounding_at_every_boundary() {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -128,7 +128,8 @@ TEST_P(ConvertTest, ScaleEqualsReference) {
 }
 
 TEST_P(ConvertTest, WideNumbersAreRoundedOnceTo16Bits) {
-  // Just above a tie of bf16 (1 + 2^-8): by way of f32 it would be the tie, which goes down.
+  // Just above a tie of bf16 (1 + 2^-8). A conversion by way of f32 would give the tie, which
+  // rounds down.
   const double above_tie = 1 + 0x1p-8 + 0x1p-40;
   EXPECT_EQ(cast_values<BFloat16>(std::vector{above_tie, -above_tie, 1 + 0x1p-8}),
             (std::vector<BFloat16>{{0x3f81}, {0xbf81}, {0x3f80}}));

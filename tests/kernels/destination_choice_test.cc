@@ -5,11 +5,11 @@
 namespace tutti::test {
 namespace {
 
-/// A machine on which leaving chunks in either place costs so much.
+/// A machine with given costs for writing a chunk to the cache and to memory.
 struct Machine {
   float cache = 0, memory = 0;
 
-  /// Runs chunks; how many went to memory.
+  /// Runs chunks; returns how many were written to memory.
   int run(DestinationChoice& choice, int chunks) const {
     int streamed = 0;
     for (int i = 0; i < chunks; ++i) {
@@ -41,10 +41,10 @@ TEST(DestinationChoice, FollowsTheMachineWithinARound) {
   DestinationChoice choice;
   const Machine near{0.05F, 0.15F}, far{0.6F, 0.15F};
   near.run(choice, 3 * kRound);
-  // What is used is measured all along: it shows at once that it has become dear.
+  // The destination in use is measured all the time, so a higher cost shows immediately.
   EXPECT_GE(far.run(choice, 100), 90);
   far.run(choice, 3 * kRound);
-  // What is not used is tried now and then.
+  // The destination not in use is tried now and then.
   near.run(choice, kRound);
   EXPECT_LE(near.run(choice, 100), DestinationChoice::kTrial);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// highway_targets.h goes first: it says which instruction sets are compiled.
+// highway_targets.h must come first: it sets which instruction sets are compiled.
 #include "tutti/kernels/highway_targets.h"
 //
 #include <gtest/gtest.h>
@@ -53,8 +53,8 @@ inline std::string target_name(const testing::TestParamInfo<int64_t>& info) {
 #define TUTTI_ON_EVERY_TARGET(suite) \
   INSTANTIATE_TEST_SUITE_P(, suite, testing::ValuesIn(processor_targets()), target_name)
 
-/// Memory for `count` elements that starts `shift` bytes after a 64-byte boundary and ends where
-/// the allocation ends, so that a sanitizer sees every step beyond it.
+/// Memory for `count` elements that starts `shift` bytes after a 64-byte boundary. It ends where
+/// the allocation ends, so that a sanitizer sees every access beyond it.
 class Buffer {
  public:
   Buffer(DataType dtype, int64_t count, size_t shift = 0)
@@ -72,8 +72,8 @@ class Buffer {
   std::unique_ptr<std::byte[]> memory_;
 };
 
-/// A random element; for floats often a small number, sometimes any bits at all (so infinities,
-/// NaNs and denormals come), for bools 0 or 1.
+/// A random element. For floats it is often a small number, and sometimes arbitrary bits
+/// (infinities, NaNs, denormals). For bools it is 0 or 1.
 template <class T, class Random>
 T random_element(Random& random) {
   const uint64_t bits = random();
@@ -107,7 +107,8 @@ bool is_nan(T value) {
     return false;
 }
 
-/// Index of the first element whose bits differ (two NaNs are the same whatever their bits), or -1.
+/// Returns the index of the first element whose bits differ, or -1. Two NaNs are equal whatever
+/// their bits.
 inline int64_t first_difference(DataType dtype, const std::byte* a, const std::byte* b,
                                 int64_t count) {
   return visit_dtype(dtype, [&]<class T>(std::type_identity<T>) -> int64_t {

@@ -8,11 +8,11 @@ namespace {
 
 constexpr uint64_t kPackSeed = 20261123;
 
-// Tensors of mixed types at ascending places of a bucket, sometimes with a gap before them.
+// Tensors of mixed types at ascending offsets of a bucket, sometimes with a gap before them.
 struct Layout {
   std::vector<Buffer> tensors;
   std::vector<Piece> pieces;
-  int64_t count = 0;  // of the bucket
+  int64_t count = 0;  // elements of the bucket
 
   Layout(std::mt19937_64& random, int tensor_count) {
     const DataType types[] = {DataType::f32, DataType::f16, DataType::bf16, DataType::f64};
@@ -28,7 +28,7 @@ struct Layout {
   }
 };
 
-// Cuts [0, count) at random places and calls f on each part, in random order.
+// Cuts [0, count) at random and calls f for each part, in random order.
 template <class Function>
 void for_random_ranges(int64_t count, std::mt19937_64& random, Function&& f) {
   std::vector<int64_t> cuts{0, count};

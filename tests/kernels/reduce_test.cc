@@ -16,7 +16,7 @@ TUTTI_ON_EVERY_TARGET(ReduceTest);
 
 const Scale kScales[] = {{}, {0.3, 1}, {1.0, 7}, {-2.5, 3}, {0.0, 1}};
 
-// One reduction by the kernel and by the reference, from and to memory at odd addresses.
+// Reduces with the kernel and with the reference, from and to memory at odd addresses.
 void expect_equal_to_reference(DataType dtype, ReduceOp op, int64_t count, int input_count,
                                Scale scale, std::mt19937_64& random) {
   std::vector<Buffer> inputs;
@@ -44,12 +44,12 @@ void expect_equal_to_reference(DataType dtype, ReduceOp op, int64_t count, int i
          Order::descending);
   ASSERT_EQ(first_difference(dtype, backwards.data(), expected.data(), count), -1)
       << where() << " from the last to the first";
-  // In place, over one input after the other.
+  // Reduces in place, over a random input.
   const size_t in_place = random() % static_cast<uint64_t>(input_count);
   reduce(dtype, op, inputs[in_place].data(), pointers, count, scale);
   ASSERT_EQ(first_difference(dtype, inputs[in_place].data(), expected.data(), count), -1)
       << where() << " over input " << in_place;
-  // Into several places at once: over all inputs, and elsewhere.
+  // Reduces into several outputs at the same time: over all inputs, and into separate memory.
   std::vector<std::byte*> outputs = {got.data()};
   for (auto& input : inputs) outputs.push_back(input.data());
   reduce_reference(dtype, op, expected.data(), pointers, count, scale);
@@ -87,7 +87,7 @@ TEST_P(ReduceTest, EveryScaleEqualsReference) {
       }
 }
 
-// Results of this size pass the caches without being told to, from their first whole line on.
+// Results of this size are written around the caches, from their first whole cache line on.
 TEST_P(ReduceTest, LargeResultsEqualThoseInTheCache) {
   SCOPED_TRACE(testing::Message() << "seed " << kReduceSeed);
   std::mt19937_64 random(kReduceSeed);
@@ -153,7 +153,7 @@ TEST_P(ReduceTest, IntegerAveragesAreExactAndTruncateTowardZero) {
             (std::vector<int8_t>{-1, 0}));
 }
 
-// The sum of an average may leave the type; the average does not.
+// The sum of an average may overflow the type; the average must not.
 template <class T>
 void expect_averages_of_limits() {
   constexpr T kMost = std::numeric_limits<T>::max(), kLeast = std::numeric_limits<T>::min();
@@ -185,7 +185,7 @@ TEST_P(ReduceTest, IntegersWrapAndTheirScaleSaturates) {
 
 TEST_P(ReduceTest, NanWinsMinAndMaxOnEitherSide) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  // Long enough for vectors and a tail.
+  // Long enough for vectors and a remainder.
   const std::vector<float> numbers(37, 1.0f), nans(37, kNan);
   for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
     for (const float x : reduce_values<float>(op, {numbers, nans, numbers}))
@@ -208,7 +208,7 @@ TEST_P(ReduceTest, FloatsOverflowToInfinityAndKeepDenormals) {
 }
 
 TEST_P(ReduceTest, SixteenBitSumsRoundOnce) {
-  // In bf16 256 + 1 would be 256, and again 256; in f32 it is 258, which bf16 holds.
+  // In bf16, 256 + 1 would be 256, and again 256. In f32 the sum is 258, which bf16 holds.
   EXPECT_EQ(reduce_values<BFloat16>(ReduceOp::sum,
                                     {{to_bfloat16(256)}, {to_bfloat16(1)}, {to_bfloat16(1)}}),
             (std::vector<BFloat16>{to_bfloat16(258)}));

@@ -8,9 +8,9 @@
 
 namespace tutti {
 
-/// The meaning of a 16-bit float's magnitude bits by the definition of the format, without the
-/// library's conversions. Infinity's bits count as the next power of two, where it begins to be
-/// nearer than the largest finite number.
+/// The value of a 16-bit float's magnitude bits by the definition of the format, without the
+/// library's conversions. The bits of infinity count as the next power of two, where infinity
+/// becomes nearer than the largest finite number.
 template <class T>
 double magnitude_value(int bits) {
   constexpr int kMantissaBits = std::is_same_v<T, Float16> ? 10 : 7;
@@ -24,13 +24,13 @@ double magnitude_value(int bits) {
 template <class T>
 inline constexpr int kInfinityBits = std::is_same_v<T, Float16> ? 0x7c00 : 0x7f80;
 
-/// The point halfway from one magnitude to the next, where rounding changes; an f32 holds it.
+/// The point halfway from one magnitude to the next, where rounding changes. An f32 holds it.
 template <class T>
 float midpoint_after(int bits) {
   return static_cast<float>((magnitude_value<T>(bits) + magnitude_value<T>(bits + 1)) / 2);
 }
 
-/// What rounding to nearest even makes of f32 magnitudes that come in ascending order.
+/// Rounds f32 magnitudes to nearest even; they must come in ascending order.
 template <class T>
 class AscendingRounder {
  public:
@@ -43,7 +43,7 @@ class AscendingRounder {
   }
 
  private:
-  // At the midpoint itself the even neighbour wins.
+  // At the midpoint itself, the even neighbour wins.
   bool is_beyond(float magnitude) const {
     return magnitude > midpoint_ || (magnitude == midpoint_ && bits_ % 2 == 1);
   }

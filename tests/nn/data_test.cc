@@ -21,7 +21,7 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// Its thread works on the very object.
+// A DataLoader's thread uses the object itself, so it cannot be moved or copied.
 static_assert(!std::is_move_constructible_v<DataLoader> &&
               !std::is_copy_constructible_v<DataLoader>);
 
@@ -37,7 +37,7 @@ class Files : public testing::Test {
     std::ofstream(folder_ + name, std::ios::binary) << bytes;
     return folder_ + name;
   }
-  // The message of the Error that reading must throw.
+  // Returns the message of the Error that `read` must throw.
   static std::string refusal(const std::function<void()>& read) {
     try {
       read();
@@ -84,7 +84,7 @@ TEST_F(Files, SequencesOfATextAreEqualForAnyNumberOfRanks) {
   EXPECT_NE(data.sequences(3, 5, 0, 1).input.as<int64_t>()[0], joined.input.as<int64_t>()[0]);
   EXPECT_NE(data.sequences(4, 4, 0, 1).input.as<int64_t>()[0], joined.input.as<int64_t>()[0]);
   EXPECT_EQ(data.sequences(3, 4, 5, 0).input.count(), 0);
-  // One byte more than a sequence has is enough for one place.
+  // With one byte more than a sequence, a text has exactly one position to start from.
   const TextDataset least(write("least", text.substr(0, 8)), 7);
   EXPECT_EQ(least.sequences(1, 1, 0, 1).next.as<int64_t>()[6], 7);
   EXPECT_THAT(refusal([&] { TextDataset(write("short", text.substr(0, 7)), 7); }),
@@ -123,11 +123,11 @@ TEST_F(Files, PlainIdxAndWhatIsWrongWithIt) {
   EXPECT_NE(
       refusal([&] { read_mnist(images, three); }).find("3 labels do not fit the 2 images of \""),
       std::string::npos);
-  // Extents whose product overflows.
+  // The product of the extents overflows.
   const auto huge = write("huge", std::string("\0\0\x08\x03", 4) + std::string(12, '\xff'));
   EXPECT_NE(refusal([&] { read_mnist(huge, labels); }).find("more bytes than 64 bits"),
             std::string::npos);
-  // Of no image, whose extents would overflow.
+  // There are no images, but the product of the other extents would overflow.
   const auto none = write("none", std::string("\0\0\x08\x03\0\0\0\0", 8) + std::string(8, '\xff'));
   EXPECT_NE(refusal([&] { read_mnist(none, labels); }).find("more bytes than 64 bits"),
             std::string::npos);
@@ -138,7 +138,7 @@ TEST_F(Files, DamagedGzipIsRefused) {
   std::string bytes((std::istreambuf_iterator<char>(in)), {});
   const auto cut = write("cut.gz", bytes.substr(0, bytes.size() / 2));
   EXPECT_THAT(refusal([&] { read_file(cut); }), HasSubstr("is cut off or damaged: "));
-  // What is not packed may have any length; what is, too little as well as too much of it.
+  // read_file() has a limit for the unpacked size.
   const auto whole = read_file(write("whole.gz", bytes)).size();
   EXPECT_THAT(refusal([&] { read_file(folder_ + "whole.gz", whole - 1); }),
               HasSubstr("holds more than " + std::to_string(whole - 1) + " bytes"));
@@ -215,7 +215,7 @@ TEST(DataLoader, CountsTheStepsInWhichARankGetsAnImage) {
 TEST(DataLoader, GoesOnWhereItWas) {
   const auto data = numbers(64);
   DataLoader first(data, {.batch = 4, .seed = 9});
-  for (int i = 0; i < 21; ++i) first.next();  // into the second epoch
+  for (int i = 0; i < 21; ++i) first.next();  // ends in the second epoch
   const auto position = first.position();
   DataLoader second(data, {.batch = 4, .seed = 9});
   second.restore(position);
@@ -240,7 +240,7 @@ TEST(DataLoader, ShufflesAnewInEachEpoch) {
   EXPECT_NE(first, second);
   EXPECT_EQ(std::set<int>(first.begin(), first.end()).size(), 64u);
   EXPECT_EQ(std::set<int>(second.begin(), second.end()).size(), 64u);
-  // Another job of the same seed has the same two orders.
+  // A new loader with the same seed has the same order in both epochs.
   DataLoader again(data, {.batch = 4, .seed = 9});
   EXPECT_EQ(order_of(again), first);
   EXPECT_EQ(order_of(again), second);
@@ -248,8 +248,8 @@ TEST(DataLoader, ShufflesAnewInEachEpoch) {
   EXPECT_EQ(order_of(plain), order_of(plain));
 }
 
-// A job is stopped after a few steps of an epoch, each time, and goes on with other numbers of
-// ranks.
+// A job is stopped after a few steps of an epoch, again and again, and continues with other numbers
+// of ranks.
 TEST(DataLoader, AnEpochGoesOnWithAnyNumberOfRanks) {
   const auto data = numbers(251);
   std::mt19937 random(31);
@@ -275,7 +275,7 @@ TEST(DataLoader, AnEpochGoesOnWithAnyNumberOfRanks) {
   EXPECT_EQ(std::set<int>(seen.begin(), seen.end()).size(), 251U);
 }
 
-// The batch that was prepared ahead is not the one of the restored position.
+// The batch that was prepared before restore() must not be returned after it.
 TEST(DataLoader, RestoringForgetsWhatWasPreparedAhead) {
   const auto data = numbers(64);
   DataLoader loader(data, {.batch = 4, .shuffle = false});
@@ -309,7 +309,8 @@ TEST(DataLoader, AnOlderOrderIsRefusedWithinAShuffledEpochOnly) {
   EXPECT_EQ(id_of(*plain.next(), 0), 12);
 }
 
-// The thread that prepares a batch ahead is the parent's: a fork that waited for it would hang.
+// The thread that prepares batches exists only in the parent, so a fork that waited for it would
+// hang.
 TEST(DataLoader, AForkMayDestroyItAndNoMore) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a fork may inherit the sanitizer's allocator locked by another thread";

@@ -1,7 +1,7 @@
 #pragma once
 
-// LeNet learns the digits of examples/data/mnist, on ranks and devices of the caller's choice. The
-// folder is the sources', or what the environment's MNIST says where they are not at hand.
+// LeNet learns the digits of examples/data/mnist, on ranks and devices that the caller chooses. The
+// environment variable MNIST replaces the folder where the sources are not available.
 
 #include <gtest/gtest.h>
 
@@ -47,16 +47,16 @@ inline nn::Dataset digits_of(const std::string& part) {
 
 struct DigitsMethod {
   int epochs = 4;
-  int64_t steps = -1;  // of the whole training; below 0: all of it, and then the test digits
+  int64_t steps = -1;  // to take; if negative, all of them, followed by the test digits
   double learning_rate = 0.05, momentum = 0.9;
 };
 
 struct Trained {
   std::vector<float> parameters;
-  double right = 0;  // per cent of the test digits; 0 if not all of the training was done
+  double right = 0;  // per cent of the test digits; 0 if the training was not complete
 };
 
-/// One rank's part of training by SGD with 64 digits a step of all ranks together.
+/// Trains by SGD as one rank. All ranks together take 64 digits per step.
 inline Trained train_digits(Communicator& comm, Device device, DataType dtype,
                             const DigitsMethod& method = {}) {
   static const auto training = digits_of("train"), testing = digits_of("t10k");
@@ -99,7 +99,7 @@ inline Trained train_digits(Communicator& comm, Device device, DataType dtype,
   return trained;
 }
 
-/// The largest difference of two parameters.
+/// Returns the largest difference between a parameter of `a` and of `b`.
 inline float largest_difference(const Trained& a, const Trained& b) {
   EXPECT_EQ(a.parameters.size(), b.parameters.size());
   float largest = 0;
@@ -108,8 +108,8 @@ inline float largest_difference(const Trained& a, const Trained& b) {
   return largest;
 }
 
-/// train_digits() on ranks that are threads; all must end with the same bits. Backend peer needs
-/// the device before ranks meet; memory stages gradients through the host.
+/// Runs train_digits() on ranks that are threads; all must end with the same bits. Backend peer
+/// needs the device before the ranks connect. Backend memory copies gradients through the host.
 inline Trained train_thread_ranks(Device device, int ranks, DataType dtype,
                                   const std::string& backend, const DigitsMethod& method = {}) {
   if (device.kind != DeviceKind::cpu) device_runtime(device.kind);

@@ -9,7 +9,7 @@
 
 namespace tutti::test {
 
-/// One call's tensors on the device.
+/// The tensors of one call, on the device.
 class HostedCall {
  public:
   explicit HostedCall(LayerKernels& device) : device_(device) {}
@@ -34,8 +34,8 @@ class HostedCall {
   std::vector<std::pair<TensorView, TensorView>> outputs_;
 };
 
-/// A device's layers for tensors of the host: those of each call go there and back, so that the
-/// suites of the CPU's layers test them.
+/// Runs a device's layers on host tensors: each call copies its tensors to the device and back. The
+/// suites of the CPU's layers can then test the device's.
 class HostedLayers final : public LayerKernels {
  public:
   explicit HostedLayers(Device device) : device_(make_layer_kernels(device)) {}

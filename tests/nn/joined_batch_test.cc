@@ -1,5 +1,5 @@
-// A small ResNet, whose batch norm joins the ranks, and a small GPT-2 train on several ranks as on
-// one that has the joined batch; in 16 bits as in 32.
+// A small ResNet, whose batch norm spans all ranks, and a small GPT-2. Training on several ranks
+// must equal training on one rank with the joined batch, in 16 bits as well as in 32.
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@
 namespace tutti::nn {
 namespace {
 
-// What a test needs to know of a model and of its data.
+// A model and its data.
 struct Task {
   const char* name;
   std::function<Sequential(Communicator&, std::optional<DataType>)> model;
-  /// Rows `first` to first + count of a step's joined batch, and what they should become.
+  /// Returns rows `first` to first + count of a step's joined batch, and their targets.
   std::function<std::pair<Tensor, Tensor>(uint32_t step, int64_t first, int64_t count)> batch;
   double rate;
 };
@@ -123,14 +123,14 @@ const Task kTasks[] = {{"small ResNet", small_resnet, digits, 0.02},
                        {"small gpt2", small_gpt2, text, 0.5}};
 
 struct Run {
-  std::vector<float> gradient;  // the whole first one
+  std::vector<float> gradient;  // all parameters' gradient in the first step
   std::vector<double> losses;
-  double loss_after = 0;  // on rows that nobody trained on
+  double loss_after = 0;  // on rows that were not used for training
   int64_t skipped = 0;
 };
 
-// Steps of SGD in which each rank takes its part of the same joined batches. A step that is skipped
-// comes again, so that all types learn the same.
+// Takes steps of SGD in which each rank gets its part of the same joined batches. A skipped step is
+// repeated, so that all types learn the same.
 Run train(const Task& task, const std::vector<int64_t>& parts, int steps,
           std::optional<DataType> dtype = {}, const StepOptions& options = {}) {
   Run run;

@@ -21,12 +21,13 @@ using reference::Values;
 
 inline constexpr DataType kLayerTypes[] = {DataType::f32, DataType::bf16, DataType::f16};
 
-/// Makes what a suite of layers tests: the CPU's, where no source of the program says otherwise.
+/// Makes the layers that a suite tests: the CPU's, unless a source of the program replaces this
+/// function.
 inline std::function<std::unique_ptr<LayerKernels>()> layers_under_test = [] {
   return make_layer_kernels();
 };
 
-/// A tensor of these values, rounded.
+/// Makes a tensor of these values, rounded to its type.
 inline Tensor tensor_of(const Shape& shape, const Values& values, DataType dtype = DataType::f32) {
   Tensor tensor(shape, dtype);
   EXPECT_EQ(static_cast<size_t>(tensor.count()), values.size());
@@ -42,7 +43,7 @@ inline Values values_of(const Tensor& tensor) {
   return values;
 }
 
-/// Normal numbers, equal for equal seeds, as that type holds them.
+/// Makes normal random numbers, rounded to the type; equal seeds give equal numbers.
 inline Tensor noise_tensor(const Shape& shape, unsigned seed, DataType dtype = DataType::f32) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
@@ -51,17 +52,19 @@ inline Tensor noise_tensor(const Shape& shape, unsigned seed, DataType dtype = D
   return tensor_of(shape, values, dtype);
 }
 
-/// f32 numbers that this type holds, too: parameters, which a device rounds to a layer's type.
+/// Makes f32 numbers that `dtype` holds exactly: parameters, which a device rounds to a layer's
+/// type.
 inline Tensor parameter_tensor(const Shape& shape, unsigned seed, DataType dtype) {
   return tensor_of(shape, values_of(noise_tensor(shape, seed, dtype)));
 }
 
-/// Whether layers round twice, as a device's do: a linear one its bias, a convolution before the
-/// bias is added, and each batch's gradient of its weights to the type of the images.
+/// True if layers round twice, as a device's do. A linear layer rounds its bias, a convolution
+/// rounds before it adds the bias, and each batch's weight gradient is rounded to the type of the
+/// images.
 inline bool layers_round_twice = false;
 
-/// Each value differs from the reference by at most 2e-5 of one and itself, and by what so many
-/// roundings to that type add.
+/// Expects each value within 2e-5 of the reference (absolute plus relative), plus the error of
+/// `roundings` roundings to `rounded`.
 inline void expect_close(const Tensor& tensor, const Values& expected, const std::string& what,
                          DataType rounded, int roundings = 1) {
   const double bound = 2e-5 + roundings * (rounded == DataType::bf16  ? 0x1p-8
@@ -77,8 +80,8 @@ inline void expect_close(const Tensor& tensor, const Values& expected, const std
   expect_close(tensor, expected, what, tensor.dtype());
 }
 
-/// The reference's gradient of sum(output_gradient * forward(input)) by the input equals what
-/// differences of forward say, to 1e-6.
+/// Expects that the reference's gradient of sum(output_gradient * forward(input)) by the input
+/// equals finite differences, to 1e-6.
 inline void expect_is_gradient(const Values& gradient, Values input, const Values& output_gradient,
                                const std::function<Values(const Values&)>& forward,
                                const std::string& what) {

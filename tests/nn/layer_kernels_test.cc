@@ -1,5 +1,5 @@
-// The layers' kernels against their plain references in every type, the references against
-// differences, edges, refusals, threads.
+// The kernels of layers are compared with plain references in every type, and the references with
+// finite differences. Also covers edge cases, refusals and threads.
 
 #include "tutti/kernels/layers/layer_kernels.h"
 
@@ -151,7 +151,7 @@ TEST(LayerKernels, ActivationsEqualTheirReferences) {
         kernels->activation_forward(activation, x, y);
         expect_close(y, reference::activation_forward(activation, values_of(x)), "output");
         if (dtype != DataType::f32 && !keeps_input(activation))
-          continue;  // the rounded output is another input's
+          continue;  // backward would use the rounded output
         kernels->activation_backward(activation, keeps_input(activation) ? x : y, dy, dx);
         expect_close(dx, reference::activation_backward(activation, values_of(x), values_of(dy)),
                      "input gradient");
@@ -252,7 +252,7 @@ TEST(LayerKernels, LargeLogitsStayFinite) {
   const auto logits = tensor_of(Shape{2, 3}, {1e4, -1e4, 0, -3e38, 88, 3e38});
   auto p = zeros(Shape{2, 3}), losses = zeros(Shape{2}), d = zeros(Shape{2, 3});
   kernels->softmax_cross_entropy_forward(logits, labels_of({0, 2}), p, losses);
-  // oneDNN approximates exp and log to a few units of the last place of 1.
+  // oneDNN approximates exp and log with an error of a few units in the last place of 1.
   for (const float loss : losses.span<float>()) EXPECT_NEAR(loss, 0, 1e-5);
   kernels->softmax_cross_entropy_backward(p, labels_of({0, 2}), 1, d);
   for (const float value : d.span<float>()) EXPECT_TRUE(std::isfinite(value));

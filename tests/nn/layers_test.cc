@@ -1,4 +1,4 @@
-// Models made of layers: their gradients against differences, names, contexts, refusals.
+// Models made of layers: gradients compared with finite differences, names, contexts and refusals.
 
 #include "tutti/adapters/nn/layers.h"
 
@@ -68,7 +68,7 @@ TEST(Sequential, GradientsAddUpAndAreAnnouncedFromTheEnd) {
   EXPECT_EQ(names[3], "conv.bias");
 }
 
-// Two batches are on their way at once; each ends with the gradients that it has alone.
+// Two batches are in the model at the same time; each must get the gradients that it gets alone.
 TEST(Sequential, BatchesOnTheirWayDoNotMix) {
   auto model = small_net(3);
   const auto first = test::noise_tensor(Shape{2, 1, 6, 6}, 1);
@@ -100,7 +100,8 @@ TEST(Sequential, BatchesOnTheirWayDoNotMix) {
   EXPECT_EQ(gradients(), first_weights);
 }
 
-// As pipelines do: the input's gradient first, the weights' later, when others have been computed.
+// Computes the input's gradient first and the weights' later, after other gradients, as pipelines
+// do.
 TEST(Sequential, GradientsOfWeightsCanComeLater) {
   auto model = small_net(3);
   int announced = 0;

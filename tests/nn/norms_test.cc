@@ -1,5 +1,5 @@
-// Batch, joined batch and layer norm: kernels against their references, layers over ranks against
-// the joined batch.
+// Batch norm, sync batch norm and layer norm. The kernels are compared with references, the layers
+// over ranks with the joined batch.
 
 #include <gtest/gtest.h>
 
@@ -80,7 +80,8 @@ TEST(Norms, LayerNormEqualsItsReference) {
                                                     values_of(dy));
       kernels->layer_norm_backward_input(x, statistics, w, dy, dx);
       kernels->layer_norm_backward_weights(x, statistics, dy, dw, db);
-      if (features > 2) expect_close(dx, d.input, "input gradient");  // of two, all cancels
+      // With two features the gradient is zero.
+      if (features > 2) expect_close(dx, d.input, "input gradient");
       expect_close(dw, d.weight, "weight gradient");
       expect_close(db, d.bias, "bias gradient");
     }
@@ -135,7 +136,8 @@ TEST(Norms, WhatDoesNotFitIsRefusedByName) {
       });
 }
 
-// Gradients of a model with batch norm and of its input, and its buffers, one behind the other.
+// The results of one pass: the output, the gradients of the input and of the weights, and the
+// buffers, each concatenated.
 struct Passed {
   Values output, input, weights, buffers;
 };
@@ -166,7 +168,7 @@ void expect_near(const Values& a, const Values& b, const char* what) {
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << what << " at " << i;
 }
 
-// Over parts of any size, none and all included, it is batch norm of the joined batch.
+// Over parts of any size, also empty ones, the result is the batch norm of the joined batch.
 TEST(Norms, SyncBatchNormIsThatOfTheJoinedBatch) {
   for (const auto& parts :
        std::vector<std::vector<int64_t>>{{0, 1, 3, 4}, {3, 0}, {1, 1, 1}, {5}, {2, 6}, {0, 0}}) {
@@ -214,14 +216,14 @@ TEST(Norms, EvaluationGoesByRunningValues) {
                 (values_of(x)[i] - mean[i % 2]) / std::sqrt(variance[i % 2] + kEpsilon), 1e-5);
   EXPECT_EQ(values_of(buffers[0].tensor), mean);
   EXPECT_EQ(values_of(buffers[1].tensor), variance);
-  // The running values do not depend on the input.
+  // In evaluation the statistics are constants, so backward is a plain scaling.
   const auto dy = noise_tensor(Shape{64, 2}, 2);
   const auto dx = values_of(model.backward(context, dy, {}));
   for (size_t i = 0; i < dx.size(); ++i)
     EXPECT_NEAR(dx[i], values_of(dy)[i] / std::sqrt(variance[i % 2] + kEpsilon), 1e-5);
 }
 
-// One rank trains while the other evaluates: both hear of it at their next blocking call.
+// One rank trains while the other evaluates: both get an error at their next blocking call.
 TEST(Norms, RanksInDifferentModesHearOfIt) {
   test::run_threads(2, [](Communicator& comm) {
     nn::Sequential model(1);

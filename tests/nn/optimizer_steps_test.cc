@@ -1,5 +1,5 @@
-// Optimizer steps over whole arrays against the formulas in double: lengths around the vectors'
-// widths, with and without each optional term, on every instruction set.
+// Optimizer steps over whole arrays are compared with the formulas in double: lengths around the
+// vectors' widths, with and without each optional term, on every instruction set.
 
 #include "tutti/kernels/layers/optimizer_steps.h"
 
@@ -22,7 +22,7 @@ class OptimizerSteps : public OnEveryTarget {};
 TUTTI_ON_EVERY_TARGET(OptimizerSteps);
 
 // Runs `step(value, gradient, a, b)` and `formula(w, g, a, b, t)` side by side on arrays of several
-// lengths; a and b are the optimizer's two state arrays, unused ones stay zero.
+// lengths. `a` and `b` are the optimizer's two state arrays; unused ones stay zero.
 void compare(const std::function<void(std::span<float>, std::span<const float>, std::span<float>,
                                       std::span<float>, int64_t)>& step,
              const std::function<void(double&, double, double&, double&, double)>& formula) {
@@ -104,8 +104,8 @@ TEST_P(OptimizerSteps, RmsPropFollowsItsFormula) {
           });
 }
 
-// Beside one element at a time on the plainest instruction set: what a vector's width, an element's
-// place in it and contracted operations could change.
+// The reference processes one element at a time on the plainest instruction set. A vector's width,
+// an element's position in it and contracted operations must not change any bit.
 TEST_P(OptimizerSteps, BitsAreThoseOfEveryOtherTarget) {
   constexpr size_t kCount = 1001, kShift = 3;
   using Step = std::function<void(std::span<float>, std::span<const float>, std::span<float>,

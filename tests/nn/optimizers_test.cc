@@ -9,8 +9,8 @@
 namespace tutti::nn {
 namespace {
 
-// One parameter of one element whose gradient at step t is 0.3 sin(t), followed by the formulas in
-// double.
+// One parameter of one element, whose gradient at step t is 0.3 sin(t). The tests repeat the
+// formulas in double.
 struct Fixture {
   Fixture() {
     Parameter parameter{"w", Tensor(Shape{1}, DataType::f32), Tensor(Shape{1}, DataType::f32),
@@ -96,7 +96,7 @@ TEST(Schedules, WarmUpCosineAndSteps) {
   const StepSchedule steps{.base = 1.0, .every = 10, .factor = 0.5, .warmup = 0};
   EXPECT_EQ(steps(9), 1.0);
   EXPECT_EQ(steps(25), 0.25);
-  // Drops are counted from where the warm-up ended.
+  // The schedule counts its drops from the end of the warm-up.
   const StepSchedule warmed{.base = 1.0, .every = 10, .factor = 0.5, .warmup = 4};
   EXPECT_EQ(warmed(1), (ConstantSchedule{1.0, 4})(1));
   EXPECT_EQ(warmed(13), 1.0);
@@ -104,7 +104,7 @@ TEST(Schedules, WarmUpCosineAndSteps) {
   EXPECT_EQ((ConstantSchedule{0.3, 0})(1000), 0.3);
 }
 
-// A matrix goes by its own rate and decays, a bias does neither.
+// Only a matrix gets its own rate and weight decay; a bias gets neither.
 TEST(Optimizers, LarsAndLambGoByTheNormsOfEachParameter) {
   const std::vector<double> begin{0.5, -1, 2, 0.25};
   for (const bool is_matrix : {true, false}) {
@@ -153,7 +153,7 @@ TEST(Optimizers, LarsAndLambGoByTheNormsOfEachParameter) {
   }
 }
 
-// A norm of zero leaves the plain rate, and no NaN.
+// If a norm is zero, the plain rate is used, and no NaN appears.
 TEST(Optimizers, LarsAndLambStepAwayFromZero) {
   Parameter zero{"w", Tensor(Shape{1, 2}, DataType::f32), Tensor(Shape{1, 2}, DataType::f32),
                  std::make_shared<GradientReady>()};

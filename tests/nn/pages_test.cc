@@ -1,6 +1,6 @@
-// The blocks of docs/training-methods.md and docs/checkpoints.md, line for line as they stand
-// there: two ranks train with each and end with one model that learned. tests/docs looks that page
-// and test agree.
+// The code blocks of docs/training-methods.md and docs/checkpoints.md, with exactly the same lines.
+// Two ranks train with each block and end with equal models that have learned. tests/docs checks
+// that page and test agree.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ using Batches = std::vector<std::pair<Tensor, Tensor>>;
 
 constexpr int64_t kRows = 16;
 
-// Which of ten parts of an image is bright is what it shows. Each rank has batches of its own.
+// One of ten parts of an image is bright; the label is its index. Each rank has its own batches.
 Batches batches_of(int rank, int64_t pixels) {
   Batches batches;
   for (int64_t batch = 0; batch < 48; ++batch) {
@@ -47,7 +47,7 @@ Batches batches_of(int rank, int64_t pixels) {
 
 void expect_that_it_learned(Communicator& comm, Sequential& model, const Batches& loader) {
   CrossEntropy loss(model.forward(loader[0].first), loader[0].second);
-  EXPECT_LT(loss.sum() / kRows, 1);  // 2.3 at the beginning
+  EXPECT_LT(loss.sum() / kRows, 1);  // 2.3 before training
   for (const auto& parameter : model.parameters()) {
     const auto of_rank_0 = parameter.value.clone();
     comm.broadcast("replica", of_rank_0).wait();

@@ -1,5 +1,5 @@
-// Recurrent layers and matrix factorisation against plain loops in f64, whose differences are the
-// gradients.
+// Recurrent layers and matrix factorisation are compared with plain loops in f64, and their
+// gradients with finite differences of these loops.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using test::values_of;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// All hidden values, by the formulas, of parameters in the order of the layer's.
+// Returns all hidden values by the formulas; `parameters` has the layer's order.
 Values recurrent_reference(Recurrence recurrence, size_t batch, size_t length, size_t inputs,
                            size_t width, const Values& x, const std::vector<Values>& parameters) {
   const auto &wi = parameters[0], &bi = parameters[1], &wh = parameters[2], &bh = parameters[3];
@@ -57,7 +57,7 @@ Values recurrent_reference(Recurrence recurrence, size_t batch, size_t length, s
   return output;
 }
 
-// Differences of sum(dy * forward()) by every value of `varied`.
+// Finite differences of sum(dy * forward()) by every value of `varied`.
 Values differences(Values& varied, const Values& dy, const std::function<Values()>& forward) {
   const auto value = [&] {
     const auto y = forward();
@@ -103,7 +103,7 @@ TEST(Recurrent, EqualsPlainLoopsAndTheirDifferences) {
         const auto expected = differences(parameters[p], values_of(dy), forward);
         test::expect_close(model.parameters()[p].gradient, expected, model.parameters()[p].name);
       }
-      // Input first, weights later, come to the same.
+      // Computing the input's gradient first and the weights' later must give the same values.
       std::vector<Values> once;
       for (const auto& parameter : model.parameters())
         once.push_back(values_of(parameter.gradient));
@@ -192,7 +192,7 @@ TEST(MatrixFactorization, EqualsItsFormulaAndDifferences) {
   });
 }
 
-// Ratings of rank 2 are found again from two thirds of them.
+// Ratings with a matrix of rank 2 are recovered from two thirds of them.
 TEST(MatrixFactorization, FindsWhatItHasNotSeen) {
   const auto rows = values_of(noise_tensor(Shape{24, 2}, 1)),
              columns = values_of(noise_tensor(Shape{15, 2}, 2));

@@ -1,4 +1,5 @@
-// What a sentinel costs. A test of its own, since what is timed runs beside no other test.
+// The cost of a sentinel. It has its own program, so that no other test runs beside the
+// measurement.
 
 #include <gtest/gtest.h>
 
@@ -12,8 +13,8 @@
 namespace tutti::nn {
 namespace {
 
-// A look at all parameters costs less than a two-hundredth of the steps between two looks: here
-// every 20 steps, of a model of 1.4 million parameters.
+// One check of all parameters must take less than 0.5 % of the time between two checks: here 20
+// steps of a model with 1.4 million parameters.
 TEST(Sentinel, CostsLittle) {
   constexpr int kEvery = 20;
   test::run_threads(1, [](Communicator& comm) {

@@ -1,4 +1,4 @@
-// Embeddings, attention, dropout, residuals and what they are made of.
+// Embeddings, attention, dropout, residuals and the layers that they are made of.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST(Attention, EqualsItsReference) {
             log_sums(Shape{s.batch, heads, s.length}, DataType::f32);
         kernels->attention_forward(options, x, y, log_sums);
         expect_close(y, reference::attention_forward(s, values_of(x)), "output");
-        if (dtype != DataType::f32) continue;  // the rounded output is another input's
+        if (dtype != DataType::f32) continue;  // backward would use the rounded output
         kernels->attention_backward(options, x, y, log_sums, dy, dx);
         expect_close(dx, reference::attention_backward(s, values_of(x), values_of(dy)),
                      "input gradient");
@@ -64,7 +64,7 @@ TEST(Attention, GradientsOfTheReferenceAreThoseOfDifferences) {
   }
 }
 
-// Later tokens change nothing of what earlier ones put out.
+// Later tokens do not change the output of earlier ones.
 TEST(Attention, CausalRowsSeeNoLaterOnes) {
   const auto kernels = test::layers_under_test();
   const auto x = noise_tensor(Shape{1, 9, 12}, 1), changed = x.clone();
@@ -94,7 +94,7 @@ TEST(Embedding, TakesRowsAndAddsTheirGradients) {
   expect_close(d, expected, "table gradient");
 }
 
-// More indices than a block of a GPU has threads, most of them equal to others.
+// There are more indices than a GPU block has threads, and most of them are equal to others.
 TEST(Embedding, TakesManyEqualIndices) {
   const auto kernels = test::layers_under_test();
   constexpr int64_t kCount = 1000, kRows = 37;
@@ -152,7 +152,8 @@ TEST(Embedding, WhatDoesNotFitIsRefusedByName) {
 }
 
 TEST(Random, IsPhiloxOfSeedPurposeStepAndElement) {
-  // The known answers of Random123 for Philox4x32-10: counter and key all zeros, and all ones.
+  // The known answers of Random123 for Philox4x32-10, with counter and key of all zeros and of all
+  // ones.
   EXPECT_EQ(random_block({}, 0),
             (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(random_block({~uint64_t{0}, ~uint32_t{0}, ~uint32_t{0}}, ~uint64_t{0}),
@@ -202,7 +203,7 @@ TEST(Random, OrdersArePermutationsAndDiffer) {
   EXPECT_NE(random_order({1, 2, 3}, 100), random_order({1, 2, 4}, 100));
 }
 
-// The parts of 1, 2 and 4 ranks together are one mask.
+// The parts of 1, 2 and 4 ranks together form the same mask.
 TEST(Dropout, MasksAreEqualOnAnyNumberOfRanks) {
   const auto x = noise_tensor(Shape{8, 5, 3}, 1);
   const auto masked = [&](int64_t ranks, uint32_t step) {
@@ -219,7 +220,7 @@ TEST(Dropout, MasksAreEqualOnAnyNumberOfRanks) {
       nn::Context context;
       const auto y = values_of(model.forward(part, context));
       const auto dx = values_of(model.backward(context, part, {}));
-      EXPECT_EQ(dx, y);  // the same mask
+      EXPECT_EQ(dx, y);  // backward uses the same mask
       joined.insert(joined.end(), y.begin(), y.end());
     }
     return joined;
@@ -255,8 +256,8 @@ TEST(Residual, AddsItsShortcutForwardAndBackward) {
   EXPECT_EQ(with.parameters()[0].name, "block.weight");
 }
 
-// A small transformer: every gradient against differences of its loss, and gradients of the weights
-// asked for later.
+// A small transformer: every gradient is compared with finite differences of the loss. Gradients of
+// the weights may also be computed later.
 TEST(Transformer, GradientsEqualDifferences) {
   nn::Sequential model(4);
   auto tokens = nn::embedding(11, 8, {.positions = 6, .deviation = 1});
@@ -349,7 +350,7 @@ TEST(Losses, EqualTheirFormulasAndDifferences) {
                  });
 }
 
-// Losses are sums: uneven parts of a batch add up to the whole, an empty one included.
+// Losses are sums, so uneven parts of a batch, also empty ones, add up to the loss of the whole.
 TEST(Losses, PartsAddUpToTheJoinedBatch) {
   const auto kernels = test::layers_under_test();
   const auto logits = values_of(noise_tensor(Shape{5, 3}, 1));
@@ -370,7 +371,7 @@ TEST(Losses, PartsAddUpToTheJoinedBatch) {
   EXPECT_EQ(none.gradient(*kernels).count(), 0);
 }
 
-// The second row's largest is not at its label.
+// The second row's largest value is not at its label.
 TEST(Losses, WhatIsRightIsCountedInEveryType) {
   const auto labels = indices_of(Shape{3}, {0, 2, 3});
   for (const auto dtype : test::kLayerTypes) {
@@ -397,7 +398,8 @@ TEST(Pooling, GlobalAveragesAreThoseOfEachChannel) {
   }
 }
 
-// 16-bit activations around f32 arithmetic: near the f32 model's, gradients of weights f32.
+// Activations have 16 bits, arithmetic is in f32. Results stay near the f32 model's, and gradients
+// of weights are f32.
 TEST(SixteenBits, ModelsComeNearTheirF32Twin) {
   for (const auto dtype : {DataType::bf16, DataType::f16}) {
     const auto make = [&](bool narrow) {

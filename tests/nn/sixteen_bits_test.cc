@@ -1,5 +1,5 @@
-// Every layer in bf16 and f16 beside its f32 twin: the same numbers go in, what comes out differs
-// by the rounding of what was stored. Batches of none, one and more.
+// Every layer in bf16 and f16 beside its f32 twin. The inputs are the same; outputs differ by the
+// rounding of stored values. Covers batches of none, one and more.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using test::values_of;
 struct LayerCase {
   const char* name;
   std::function<std::unique_ptr<nn::Layer>(Communicator&)> make;
-  Shape input;  // with any batch in front
+  Shape input;  // without the batch dimension
 };
 
 std::vector<LayerCase> layer_cases() {
@@ -81,8 +81,8 @@ TEST(SixteenBits, EveryLayerIsItsF32TwinRounded) {
           const auto wide_dx =
               wide.backward(wide_context, test::tensor_of(output.shape(), values_of(dy)), {});
           EXPECT_EQ(dx.dtype(), dtype);
-          // Backward goes by what forward stored, which was rounded: as many times over as it is
-          // used.
+          // Backward uses values that forward rounded when it stored them; each use adds to the
+          // error.
           const double bound = dtype == DataType::bf16 ? 0x1p-6 : 0x1p-9;
           const auto expect_near = [&](const Tensor& tensor, const Tensor& twin, const char* what) {
             const auto got = values_of(tensor), want = values_of(twin);
@@ -102,7 +102,7 @@ TEST(SixteenBits, EveryLayerIsItsF32TwinRounded) {
   });
 }
 
-// Those whose inputs are indices: their tables are f32, what follows works in 16 bits.
+// Layers whose inputs are indices: their tables are f32, and the layers after them work in 16 bits.
 TEST(SixteenBits, WhatFollowsTablesIsRounded) {
   for (const auto dtype : {DataType::bf16, DataType::f16}) {
     const auto make = [&](bool is_narrow) {

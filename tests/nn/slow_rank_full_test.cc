@@ -1,5 +1,5 @@
-// A rank that is limited to half a core gets less of each batch, by its measured speed: the result
-// is that of the joined batch, and a step takes about as long as the ideal split would.
+// A rank that is limited to half a core gets fewer samples of each batch, by its measured speed.
+// The result is that of the joined batch, and a step takes about as long as with the ideal split.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 namespace tutti::nn {
 namespace {
 
-// Enough rows that what a step takes whatever its share (the gradients' sum, the optimizer) is
-// little beside them.
+// There are so many rows that the fixed cost of a step (the sum of gradients, the optimizer) is
+// small.
 constexpr int64_t kRows = 1024, kWidth = 256;
 constexpr int kSteps = 80, kLast = 30;
 
@@ -44,7 +44,7 @@ std::pair<Tensor, Tensor> rows_of(uint32_t step, StepShare share) {
   return {input, labels};
 }
 
-// Rows a second of this rank alone, which waits for nobody.
+// Rows per second of this rank, measured while it waits for nobody.
 double speed_alone() {
   auto model = make_model();
   const auto step = [&] {
@@ -60,9 +60,9 @@ double speed_alone() {
 }
 
 struct Outcome {
-  double ideal = 0, balanced = 0;  // seconds of a step
+  double ideal = 0, balanced = 0;  // seconds per step
   int64_t slow_share = 0;
-  std::vector<float> weights;  // some of them, at the end
+  std::vector<float> weights;  // some of the final weights
 };
 
 Outcome train(Communicator& comm, bool follow_speed) {
@@ -116,7 +116,7 @@ TEST(SlowRank, GetsAsMuchAsItCanDo) {
   std::vector<double> ratios;
   std::vector<std::vector<float>> weights;
   for (int round = 0; round < 4; ++round) {
-    // The last one is the joined batch on one rank.
+    // The last round trains on one rank with the joined batch.
     const int size = round < 3 ? 2 : 1;
     test::run_processes(
         size,

@@ -1,5 +1,5 @@
-// What ranks agree on in each step: samples, skipped steps, loss scale, clipping; the sentinel; and
-// training in 16 bits with it.
+// The values that ranks agree on in each step: samples, skipped steps, loss scale and clipping.
+// Also covers the sentinel, and training in 16 bits.
 
 #include "tutti/adapters/nn/steps/step_agreement.h"
 
@@ -48,7 +48,8 @@ Values values_of(const std::vector<Parameter>& parameters) {
   return all;
 }
 
-// Parameters after some steps in which each rank takes its part of the same joined batches.
+// Returns the parameters after some steps in which each rank takes its part of the same joined
+// batches.
 Values train_parts(const std::vector<int64_t>& parts, const StepOptions& options) {
   const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
   Values result;
@@ -101,7 +102,7 @@ TEST(StepAgreement, LossScalesChangeNoBits) {
   EXPECT_NE(train_parts({5, 3}, {.clip = 0.01}), plain);
 }
 
-// A NaN in one rank's gradient, an infinity or a NaN in its loss: every rank leaves that step out.
+// A NaN in one rank's gradient, or an infinity or a NaN in its loss: every rank skips that step.
 TEST(StepAgreement, WhatIsNoNumberAnywhereSkipsTheStepEverywhere) {
   for (const int culprit : {0, 2})
     for (const bool in_loss : {false, true})
@@ -236,7 +237,7 @@ TEST(StepAgreement, WhatCannotGoOnIsAnErrorOnEveryRank) {
   });
 }
 
-// Shares come from the option, and all ranks must share the same samples.
+// The shares follow the option, and all ranks must share the same number of samples.
 TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
   test::run_threads(3, [](Communicator& comm) {
     StepAgreement equal(comm, {.shares = {.samples = 7}});
@@ -244,13 +245,13 @@ TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
     const auto share = equal.begin();
     EXPECT_EQ(share.first, comm.rank() == 0 ? 0 : comm.rank() == 1 ? 3 : 5);
     EXPECT_EQ(share.count, comm.rank() == 0 ? 3 : 2);
-    // Rank 1 takes thirty times as long as the others for a sample: also where others use the
-    // cores.
+    // Rank 1 takes thirty times as long per sample, so that it is the slowest even if other
+    // programs use the cores.
     auto model = small_model();
     StepAgreement agreement(comm,
                             {.shares = {.samples = 12, .follow_speed = true, .window = 0.05}});
     int64_t samples = 0;
-    // The first shares may be taken back if other programs hold a rank up.
+    // The first change of shares may be undone if other programs slow a rank down.
     for (int step = 0; step < 8 || (agreement.shares()[1] >= 4 && step < 60); ++step) {
       const auto mine = agreement.begin();
       EXPECT_EQ(mine.count, agreement.shares()[static_cast<size_t>(comm.rank())]);
@@ -275,7 +276,7 @@ TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
   });
 }
 
-// Waiting for others is not this rank's slowness.
+// The time that a rank waits for others must not count as its own.
 TEST(StepAgreement, WhatARankWaitsIsNotItsOwnTime) {
   test::run_threads(2, [](Communicator& comm) {
     auto model = small_model();
@@ -295,7 +296,7 @@ TEST(StepAgreement, WhatARankWaitsIsNotItsOwnTime) {
   });
 }
 
-// One flipped bit is found at the next look, whatever the number of ranks, and named.
+// One flipped bit is found and named by the next check, whatever the number of ranks.
 TEST(Sentinel, NamesTheFlippedBit) {
   for (const int size : {2, 3, 5})
     test::run_threads(size, [&](Communicator& comm) {
@@ -328,7 +329,7 @@ TEST(Sentinel, LooksEverySoManySteps) {
   });
 }
 
-// The mean loss over 2000 digits after 200 steps on them.
+// Returns the mean loss over 2000 digits after 200 steps of training on them.
 double trained_loss(std::optional<DataType> dtype, const StepOptions& options) {
   double loss_after = 0;
   test::run_threads(1, [&](Communicator& comm) {
@@ -346,7 +347,7 @@ double trained_loss(std::optional<DataType> dtype, const StepOptions& options) {
     for (int step = 0; step < 200; ++step) {
       auto batch = loader.next();
       if (!batch) batch = loader.next();
-      // A batch whose step was skipped comes again, so that all types learn the same.
+      // A batch whose step was skipped is repeated, so that all types learn the same.
       for (bool is_taken = false; !is_taken;) {
         model.zero_grad();
         const CrossEntropy loss(model.forward(batch->images), batch->labels);
@@ -365,7 +366,7 @@ double trained_loss(std::optional<DataType> dtype, const StepOptions& options) {
       const auto batch = all.next();
       loss_after += CrossEntropy(model.forward(batch->images), batch->labels).value() / 20;
     }
-    // The first loss scale is too large for f16, and says so.
+    // The first loss scale is too large for f16 only, so f16 must skip steps.
     EXPECT_EQ(agreement.skipped_steps() > 0, dtype == DataType::f16);
   });
   return loss_after;

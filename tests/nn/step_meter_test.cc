@@ -1,4 +1,4 @@
-// What a StepMeter says of steps: their lines, and their rate without the first.
+// StepMeter: the line of each step, and the rate of all steps but the first.
 
 #include "tutti/adapters/nn/steps/step_meter.h"
 
@@ -26,13 +26,13 @@ TEST(StepMeter, TellsEachStepAndTheRateOfAllButTheFirst) {
     StepMeter meter(comm);
     EXPECT_EQ(meter.rate(10, "tokens"), "");
     EXPECT_EQ(meter.seconds_per_step(), 0);
-    double waited = 0, took = 0, at_most = 0;  // of all steps but the first
+    double waited = 0, took = 0, at_most = 0;  // sums over all steps but the first
     for (int step = 0; step < 3; ++step) {
       comm.barrier_blocking();
       const auto before_all = Clock::now();
       meter.begin();
       const auto begin = Clock::now();
-      // Rank 1 comes late, so rank 0 is exposed: for how long depends on when its own thread runs.
+      // Rank 1 comes late, so rank 0 waits. How long depends on when its own thread runs.
       if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(40));
       const double before = comm.statistics().exposed_seconds;
       std::vector<float> value = {1};
@@ -51,11 +51,11 @@ TEST(StepMeter, TellsEachStepAndTheRateOfAllButTheFirst) {
       ASSERT_EQ(std::sscanf(line.c_str(), "step %*d  loss %*f  norm %*f  %lf ms  %lld messages",
                             &milliseconds, &messages),
                 2);
-      EXPECT_GE(milliseconds, 1e3 * elapsed.count() - 0.05);  // rounded
+      EXPECT_GE(milliseconds, 1e3 * elapsed.count() - 0.05);  // the line is rounded
       if (comm.rank() == 1) {
         EXPECT_GE(milliseconds, 39);
       }
-      EXPECT_GT(messages, 0);  // a name that no step had before is negotiated
+      EXPECT_GT(messages, 0);  // each step uses a new name, which is negotiated
       EXPECT_THAT(line, EndsWith(step == 1 ? " messages  skipped" : " messages"));
       if (step == 0) {
         EXPECT_EQ(meter.rate(10, "tokens"), "");

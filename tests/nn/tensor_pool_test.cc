@@ -1,4 +1,4 @@
-// Passes use the memory of earlier ones again, whatever lies in it.
+// Passes reuse the memory of earlier ones, whatever values it holds.
 
 #include "tutti/kernels/layers/cpu/tensor_pool.h"
 
@@ -27,7 +27,8 @@ TEST(TensorPool, GivesTheSameMemoryAgain) {
   }
   const size_t both = pool->unused_bytes();
   EXPECT_GE(both, 8U * kCount);
-  // A little less fits, a small part would waste the rest.
+  // A slightly smaller tensor reuses a block. A much smaller one does not, because it would waste
+  // the rest.
   const auto less = pool->make(Shape{kCount - 3000}, DataType::f32);
   EXPECT_EQ(pool->unused_bytes(), both / 2);
   const auto small = pool->make(Shape{kCount / 4}, DataType::f32);
@@ -49,8 +50,8 @@ TEST(TensorPool, TensorsOutliveIt) {
   tensor = {};
 }
 
-// After a pass that left NaN everywhere, the same pass as of a fresh model: nobody reads what it
-// has not written.
+// After a pass that left NaN everywhere, a pass gives the results of a fresh model: nothing reads
+// memory before it is written.
 TEST(TensorPool, WhatLiesInItIsNotRead) {
   using namespace nn;
   for (const auto dtype : test::kLayerTypes) {
@@ -98,7 +99,7 @@ TEST(TensorPool, WhatLiesInItIsNotRead) {
   }
 }
 
-// Tokens to logits and back, the same.
+// The same test for a model from tokens to logits and back.
 TEST(TensorPool, WhatLiesInItIsNotReadBySequences) {
   using namespace nn;
   const auto make = [] {

@@ -1,5 +1,5 @@
-// A training that is saved and loaded goes on to the bit: parameters, buffers, moments, loss scale,
-// exchange and place in the data; what lacks any of them is refused.
+// A training that is saved and loaded continues bit by bit: parameters, buffers, moments, loss
+// scale, exchange and position in the data. A checkpoint that lacks any of them is refused.
 
 #include "tutti/adapters/nn/training_state.h"
 
@@ -43,7 +43,7 @@ Sequential model_with_norm(uint64_t seed, const std::shared_ptr<Gatherer>& gathe
   return model;
 }
 
-// All that a run has come to.
+// Returns all floating-point state of a training.
 std::vector<float> values_of(const TrainingState& training) {
   std::vector<float> all;
   for (const auto& tensor : training.tensors())
@@ -59,13 +59,13 @@ struct Run {
   Communicator& comm;
   const std::string& folder;
   uint64_t seed;
-  int from, to;  // steps; it saves after step 5 and begins there unless from is 0
+  int from, to;  // steps; saves after step 5, and starts from that checkpoint unless `from` is 0
   bool in_background = false;
 };
 
 constexpr int kSavedAt = 5;
 
-// One rank's part; `optimizer` is that of all ranks.
+// Trains as one rank; `optimizer` is the distributed one.
 template <class O, class Gradients>
 std::vector<float> trained(const Run& run, Sequential& model, O& optimizer,
                            const Gradients& gradients) {
@@ -135,7 +135,7 @@ TEST(TrainingState, GoesOnToTheBit) {
 }
 TEST(TrainingState, GoesOnToTheBitInParts) { expect_to_go_on(in_parts, false); }
 
-// Averages of parameters, whose outer step has a momentum; one plain optimizer; a sampler.
+// Covers averaged parameters whose outer step has a momentum, one plain optimizer, and a sampler.
 TEST(TrainingState, TheExchangeAndASamplerComeBack) {
   const test::ScratchFolder scratch;
   test::run_threads(2, [&](Communicator& comm) {
@@ -170,7 +170,7 @@ TEST(TrainingState, TheExchangeAndASamplerComeBack) {
   });
 }
 
-// A model whose head alone is trained; statistics that differ from rank to rank.
+// Only the head of the model is trained, and the batch norm statistics differ between ranks.
 TEST(TrainingState, WhatNobodyTrainsIsSavedToo) {
   const test::ScratchFolder scratch;
   test::run_threads(2, [&](Communicator& comm) {
@@ -194,7 +194,7 @@ TEST(TrainingState, WhatNobodyTrainsIsSavedToo) {
       EXPECT_EQ(std::memcmp(was.data(), is.data(), static_cast<size_t>(was.bytes())), 0) << i;
     }
   });
-  // On another number of ranks they are the mean.
+  // On another number of ranks, the statistics are the mean.
   test::run_threads(1, [&](Communicator& comm) {
     auto model = model_with_norm(2);
     Sgd sgd(model.parameters(), {});
@@ -204,7 +204,7 @@ TEST(TrainingState, WhatNobodyTrainsIsSavedToo) {
   });
 }
 
-// The checkpoint is saved by hand and has only the usual lists: parameters and moments.
+// The checkpoint is saved directly and has only parameters and moments.
 TEST(TrainingState, ACheckpointThatLacksAnythingIsRefusedAndChangesNothing) {
   const test::ScratchFolder scratch;
   test::run_threads(2, [&](Communicator& comm) {
@@ -231,7 +231,7 @@ TEST(TrainingState, ACheckpointThatLacksAnythingIsRefusedAndChangesNothing) {
     refused("has no word \"loader.epoch\", which this training saves", loader);
     Sampler sampler(9);
     refused("has no word \"sampler\", which this training saves", sampler);
-    // And one that has more.
+    // A checkpoint with additional entries is refused too.
     TrainingState(comm, model, adam, agreement).save(checkpoints, 3);
     refused("\"step_agreement\" is in it, and nobody asked for it");
     auto state = TrainingState(comm, model, adam);

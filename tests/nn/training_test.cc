@@ -1,4 +1,4 @@
-// The trainer on several ranks: equal bits where they are promised, near equality where not.
+// The trainer on several ranks: equal bits where they are promised, nearly equal values elsewhere.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ const Dataset& digits() {
   return data;
 }
 
-// All parameters after `steps` steps with a global batch of 64.
+// Returns all parameters after `steps` steps with a global batch of 64.
 std::vector<float> train(Communicator& comm, uint64_t seed, int steps, double rate) {
   auto model = small_lenet(seed);
   Sgd sgd(model.parameters(), {.learning_rate = rate, .momentum = 0.9});
@@ -92,8 +92,8 @@ TEST(Training, RankOrderEndsWithEqualBitsOverBackends) {
   }
 }
 
-// The same as threads, as processes and as two hosts. Processes are forked before this one starts a
-// thread, so they come first; rank 0 leaves its parameters in a file.
+// Trains with threads, with processes and on two hosts. Processes come first, because they must be
+// forked before this program starts a thread. Rank 0 leaves its parameters in a file.
 TEST(Training, RankOrderEndsWithEqualBitsInEveryMode) {
   if (const auto why = test::NetworkNamespaces::unavailable(); !why.empty()) GTEST_SKIP() << why;
   const auto file = testing::TempDir() + "training_mode_" + std::to_string(::getpid());
@@ -129,7 +129,7 @@ TEST(Training, RankOrderEndsWithEqualBitsInEveryMode) {
   }
 }
 
-// The mean loss over the first and over the last ten of `steps` steps, of all ranks.
+// Returns the mean loss of all ranks over the first ten and over the last ten of `steps` steps.
 template <class Make>
 std::pair<double, double> losses(Communicator& comm, const Make& make, int steps) {
   auto model = small_lenet(3);
@@ -150,7 +150,8 @@ std::pair<double, double> losses(Communicator& comm, const Make& make, int steps
   return {comm.allreduce_blocking("first", first), comm.allreduce_blocking("last", last)};
 }
 
-// Untrained, ten classes cost about ln 10 = 2.3. Every optimizer learns to tell most of them apart.
+// An untrained model with ten classes has a loss of about ln 10 = 2.3. With every optimizer, the
+// model learns to distinguish most of them.
 TEST(Training, TheLossFalls) {
   test::run_threads(2, [](Communicator& comm) {
     const auto expect_falls = [&](const char* name, auto&& make) {
@@ -189,7 +190,7 @@ TEST(Training, OneTwoAndFourRanksAgree) {
 }
 
 TEST(Training, ResumesToTheBit) {
-  const test::ScratchFolder folder;  // of this process: a second build may run its tests meanwhile
+  const test::ScratchFolder folder;  // own folder per process, as two builds may test at once
   auto run = [&](Communicator& comm, int from, int to, bool load) {
     auto model = small_lenet(7);
     AdamW optimizer(model.parameters(), {.learning_rate = 0.002});

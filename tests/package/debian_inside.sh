@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tests/package/debian_test.sh runs inside the fresh Debian, as its root.
+# tests/package/debian_test.sh runs this script inside the fresh Debian, as root.
 set -euo pipefail
 trap 'echo "debian test: failed at line $LINENO: $BASH_COMMAND" >&2' ERR
 
@@ -10,7 +10,7 @@ fail() {
 install() { apt-get -qq install -y --no-install-recommends "$@" >/tmp/apt.log 2>&1 ||
   { tail -n 20 /tmp/apt.log >&2 && fail "apt could not install $*"; }; }
 as_user() { runuser -u tester -- env HOME=/home/tester "$@"; }
-# All that is there, but for what apt and dpkg note for themselves.
+# Lists all files except those that apt and dpkg write for themselves.
 tree() {
   find / -xdev \( -path /proc -o -path /packages -o -path /tests -o -path /tmp -o -path /home \
     -o -path /var/cache -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/log \) -prune -o -print | sort
@@ -27,7 +27,7 @@ as_user tutti-run -np 2 python3 -c 'import tutti; tutti.Communicator.create().cl
 
 echo "--- the later version in its place"
 names=$(for package in /packages/later/*.deb; do dpkg-deb -f "$package" Package; done)
-# One plugin of another version cannot stand beside the library.
+# A plugin of another version must not be installable beside the library.
 apt-get install -s /packages/later/libtutti0*-gloo_*.deb >/tmp/refusal 2>&1 &&
   fail "one plugin alone would be upgraded"
 grep -q 'Depends: libtutti0.* (= ' /tmp/refusal || fail "$(cat /tmp/refusal)"
@@ -79,7 +79,8 @@ for tool in tutti-run tutti-doctor tutti-bench; do
 done
 
 echo "--- purged"
-# What came with them goes too, though a package that was there before may suggest it (numpy python3-dev).
+# Dependencies must be removed too, even if an older package suggests one of them (numpy suggests
+# python3-dev).
 # shellcheck disable=SC2086
 apt-get -qq purge -y --auto-remove -o APT::AutoRemove::SuggestsImportant=false \
   -o APT::AutoRemove::RecommendsImportant=false $names >/tmp/apt.log 2>&1 || fail "$(tail -n 20 /tmp/apt.log)"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# debian_test.sh SOURCE PACKAGES: installs the Debian packages of a folder (`./dev package` makes them)
-# into a fresh Debian, builds and runs outsiders there as an ordinary user, upgrades and purges them.
-# Needs root, debootstrap and Debian's mirror; TUTTI_DEBIAN_MIRROR names another one, which `./dev`
-# hands on as DEBIAN_MIRROR.
+# debian_test.sh SOURCE PACKAGES: installs the Debian packages of a folder (`./dev package` makes
+# them) into a fresh Debian. There it builds and runs separate projects as an ordinary user, then
+# upgrades and purges the packages. Needs root, debootstrap and Debian's mirror. TUTTI_DEBIAN_MIRROR
+# names another mirror, which `./dev` passes as DEBIAN_MIRROR.
 set -euo pipefail
 source=$1 packages=$2
 mirror=${DEBIAN_MIRROR-${TUTTI_DEBIAN_MIRROR-http://deb.debian.org/debian}}
@@ -20,7 +20,7 @@ compgen -G "$packages/libtutti0*.deb" >/dev/null || skip "no packages in $packag
 unshare --mount --pid --fork true 2>/dev/null || skip "no namespaces can be made here"
 
 scratch=$(mktemp -d)
-# What is mounted in it is gone with the namespace.
+# Mounts inside the folder disappear with the namespace.
 trap 'rm -rf --one-file-system "$scratch"' EXIT
 root=$scratch/root
 
@@ -33,7 +33,7 @@ cp "$packages"/*.deb "$root/packages/later"
 cp -r "$source"/tests/package/{consumer,c_consumer} "$inside" "$root/tests"
 cp -r "$source/tests/adapters_torch/consumer" "$root/tests/torch_consumer"
 
-# The same under a lower version.
+# Makes the same packages with a lower version.
 for package in "$root"/packages/later/*.deb; do
   dpkg-deb -R "$package" "$scratch/open"
   version=$(dpkg-deb -f "$package" Version)
@@ -42,7 +42,7 @@ for package in "$root"/packages/later/*.deb; do
   rm -rf "$scratch/open"
 done
 
-# Its own processes, /dev/shm and /run, where a dependency's adduser leaves a lock.
+# Uses a private PID namespace, /dev/shm and /run, where the adduser of a dependency leaves a lock.
 unshare --mount --pid --fork bash -euo pipefail -c '
   mount --make-rprivate /
   mount -t proc proc "$1/proc"

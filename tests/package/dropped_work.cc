@@ -1,5 +1,5 @@
-// This must not compile where warnings are errors, since nobody waits for the Work. CMakeLists.txt
-// has the words that the compiler must say.
+// This must not compile if warnings are errors, because nobody waits for the Work. CMakeLists.txt
+// has the text that the compiler must print.
 
 #include <vector>
 

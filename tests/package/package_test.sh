@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs to a scratch prefix, moves it, builds an outside CMake project and a C program against it
-# and runs both on 2 ranks.
+# Installs to a scratch prefix, moves it, builds a separate CMake project and a C program against
+# it, and runs both on 2 ranks.
 set -euo pipefail
 build=$1 libdir=$2 cxx=$3 cc=$4
-python=${5-} # where the Python package is built and numpy is there
+python=${5-} # set if the Python package is built and numpy is available
 public_headers=$(dirname "${BASH_SOURCE[0]}")/../../cmake/public_headers.txt
 readme=$(dirname "${BASH_SOURCE[0]}")/../../README.md
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,14 +19,14 @@ cmake --install "$build" --prefix "$scratch/first" >/dev/null
 mv "$scratch/first" "$scratch/moved"
 prefix=$scratch/moved
 
-# Nothing installed knows where it was built, or shows a library that a user must not need.
+# No installed file may name the build folder, and the library must not link optional libraries.
 grep -rIl "$build" "$prefix" && fail "the files above name the build folder"
 grep -rIl "$scratch/first" "$prefix" && fail "the files above name the first prefix"
 ldd "$prefix/$libdir/libtutti.so" | grep -E 'gloo|ucp|ucs|uct|nccl|cuda|dnnl|gomp' &&
   fail "the core library links the above"
 
-# The headers are those of the list, each where programs include it, but those of a target that is not
-# built.
+# The installed headers must be those of the list, each at the path that programs include, except
+# headers of a target that is not built.
 sed -nE 's#^core/(tutti[.]h)$#tutti/\1#p; s#^adapters/c/(tutti[.]h)$#\1#p
   s#^adapters/nn/(nn[.]h) tutti_nn$#tutti/\1 tutti_nn#p; t; s#^[a-z]#tutti/&#p' "$public_headers" |
   while read -r header target; do
@@ -36,7 +36,7 @@ sed -nE 's#^core/(tutti[.]h)$#tutti/\1#p; s#^adapters/c/(tutti[.]h)$#\1#p
 diff "$scratch/listed" "$scratch/laid" ||
   fail "the installed headers (>) are not those of cmake/public_headers.txt (<)"
 
-# Whatever it runs has all its symbols, or does not start.
+# Programs do not start if a symbol is missing.
 export LD_BIND_NOW=1
 
 echo "--- what the library exports"
@@ -67,7 +67,7 @@ cmake --build "$scratch/c"
 
 echo "--- plugins lie in a folder of this version"
 for file in "$build"/libtutti_backend_*.so; do
-  [[ -e $file ]] || continue # none is built
+  [[ -e $file ]] || continue # no plugin is built
   name=$(sed 's/.*libtutti_backend_//; s/[.]so$//' <<<"$file")
   "$prefix/bin/tutti-doctor" --no-measure --json --backend "$name" >"$scratch/plugin.json" || true
   grep -Eq "\"file\": \"$prefix/$libdir/tutti-[0-9.]+/libtutti_backend_$name.so\"" "$scratch/plugin.json" ||
@@ -94,7 +94,7 @@ read -ra flags < <(pkg-config --cflags --libs tutti)
 "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
 
 echo "--- what the README says to type"
-# It stands in a clone and installs to ~/tutti, which has been done here.
+# The README starts in a clone and installs to ~/tutti; both are prepared here.
 mkdir "$scratch/home"
 ln -s "$prefix" "$scratch/home/tutti"
 sed -n '/^## Use it/,/^## /{s/^    //p}' "$readme" | grep -v '^./dev install ~/tutti' >"$scratch/typed"
@@ -156,7 +156,7 @@ TUTTI_BACKEND=unix_socket "$prefix/bin/tutti-run" -np 2 "$scratch/c_consumer"
 grep -q '^unix_socket 0' "$scratch/before" ||
   fail "tutti-doctor does not see the plugin"
 
-# Without it nothing changes but that it is not there to be chosen.
+# Without the plugin, nothing may change except that it cannot be chosen.
 rm "$scratch/plugins/libtutti_backend_unix_socket.so"
 "$prefix/bin/tutti-doctor" --no-measure >"$scratch/after"
 diff "$scratch/before" "$scratch/after" | grep '^[<>]' >"$scratch/change" || true

@@ -1,6 +1,6 @@
-// The headers that programs and plugins may include (cmake/public_headers.txt) hold together: what
-// one of them includes is listed, too, none needs another library's header, and the examples
-// include no other header. That nothing else is installed is package_test.sh's.
+// Checks the headers that programs and plugins may include (cmake/public_headers.txt). A header
+// that one of them includes is listed too, none needs another library's header, and the examples
+// include no other header. package_test.sh checks that nothing else is installed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ using Faults = std::vector<std::string>;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-// A longer list makes the door wider: think twice.
+// Raise this limit only with care: each header adds to the public interface.
 constexpr size_t kMostHeaders = 76;
 
-// This example calls the trainer's kernels, which programs do not get.
+// This example calls the trainer's kernels, which are not installed.
 constexpr std::string_view kExampleOfTheTree = "examples/matmul.cc";
 
 // Returns the path in the tree of the header that programs include by this name.
@@ -35,8 +35,8 @@ std::string path_of_header(const std::string& target) {
   return target.starts_with("tutti/") ? target.substr(6) : "";
 }
 
-// Headers of C++'s and C's standard libraries, and the one of POSIX that channels need. A plus sign
-// is in the name by which base/cpp20.h stops an older compiler.
+// Returns whether this is a header of C++'s or C's standard library, or the POSIX header that
+// channels need. The plus sign occurs in the name with which base/cpp20.h stops an older compiler.
 bool is_standard(const std::string& target) {
   static const std::regex kPlain("[a-z0-9_+]+");
   static const std::set<std::string> kOthers = {"stddef.h", "stdint.h", "sys/uio.h"};
@@ -66,7 +66,7 @@ std::vector<Included> includes_of(const fs::path& root, const std::string& file)
   return found;
 }
 
-// The listed headers, and the target that each is installed with; "": with every build.
+// The listed headers, and the target that each is installed with; "" means with every build.
 using HeaderList = std::map<std::string, std::string>;
 
 HeaderList read_list(const fs::path& root, Faults& faults) {
@@ -127,7 +127,7 @@ TEST(PublicHeaders, HoldTogether) {
   EXPECT_LE(size, kMostHeaders);
 }
 
-// A tree of its own in the temporary folder.
+// A small tree in the temporary folder.
 class PlantedHeaders : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,5 @@
-"""Checkpoints that a C++ program wrote, read in Python. One argument: examples/resumable_trainer."""
+"""Reads checkpoints in Python that a C++ program wrote. One argument:
+examples/resumable_trainer."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every collective and dtype on the ranks that tutti-run started, against numpy."""
+"""Every collective and dtype on the ranks that tutti-run started, compared with numpy."""
 
 import array
 import unittest
@@ -21,14 +21,14 @@ NUMPY_OPS = {
 
 
 def part(rank, dtype, shape=(2, 3)):
-    """What a rank hands in: small numbers, exact in every dtype."""
+    """Returns a rank's input: small numbers, exact in every dtype."""
     count = int(numpy.prod(shape))
     values = (numpy.arange(count) + rank) % 3
     return values.reshape(shape).astype(dtype)
 
 
 def does(dtype, op):
-    """Which operations mean something on which contents."""
+    """Returns whether an operation is defined for a dtype."""
     kind = numpy.dtype(dtype).kind
     if kind == "f":
         return op in ("sum", "average", "min", "max", "product")
@@ -77,7 +77,7 @@ class Collectives(RankTest):
         self.check_equal(mine, part(self.rank, "f4"))
 
     def test_averages_at_the_limits_of_their_types(self):
-        # The sum leaves the type, the average does not.
+        # The sum overflows the type, the average does not.
         for dtype in DTYPES[2:-1]:
             most = 32768 if dtype == "f2" else numpy.iinfo(dtype).max
             wanted = numpy.full(5000, most, dtype)
@@ -94,7 +94,7 @@ class Collectives(RankTest):
         self.check_equal(mine, numpy.full(5000, 32768, "f4"))
 
     def test_bf16_by_address(self):
-        # The upper halves of f32.
+        # bf16 is the upper half of f32.
         floats = numpy.full(5, self.rank + 1, "f4")
         halves = (floats.view("u4") >> 16).astype("u2")
         memory = tutti.Memory(halves.ctypes.data, halves.shape, "bf16", owner=halves)
@@ -258,7 +258,7 @@ class Collectives(RankTest):
                 arena.ready("wieght")
         with self.assertRaises(tutti.ClosedError):
             arena.wait()
-        self.assertEqual(weight.shape, (1000,))  # its memory is kept
+        self.assertEqual(weight.shape, (1000,))  # shape and memory are kept
         weight[:] = 1
 
     def test_objects(self):
@@ -278,7 +278,8 @@ class Collectives(RankTest):
         )
 
     def test_an_object_that_cannot_be_handed_in(self):
-        """Every rank hears at once, under the call's own name, and the next call is fine."""
+        """Every rank gets the error immediately, with the name of its own call, and the next call
+        works."""
         root = self.size - 1
         bad = (number for number in range(3))
         mine = bad if self.rank == root else self.rank
@@ -313,7 +314,8 @@ class Collectives(RankTest):
                 self.assertEqual(self.comm.scatter_object("bad", fitting, root), root)
 
     def test_an_object_that_cannot_be_unpickled(self):
-        """That is one rank's own error; the others have the object, and the next call is fine."""
+        """Only the rank itself gets the error. The others have the object, and the next call
+        works."""
 
         class Local:
             def __reduce__(self):
@@ -379,7 +381,7 @@ class Collectives(RankTest):
         got = self.comm.allgather("to dlpack", OnlyDlpack(part(self.rank, "i2"))).wait(DEADLINE)
         self.assertEqual(got.__dlpack_device__(), (1, 0))
         self.check_equal(numpy.from_dlpack(got), numpy.concatenate(self.parts("i2")))
-        got.__dlpack__()  # a capsule that nobody takes
+        got.__dlpack__()  # a capsule that nobody consumes
 
     def test_split_and_join(self):
         half = self.comm.split(self.rank % 2, -self.rank)
@@ -389,7 +391,7 @@ class Collectives(RankTest):
         self.assertTrue(half.closed)
         none = self.comm.split(-1 if self.rank == 0 else 0)
         self.assertEqual(none is None, self.rank == 0)
-        # Rank 0 has one step less: the mean is over those that are left.
+        # Rank 0 takes one step less: the mean is over the remaining ranks.
         if self.rank != 0:
             mine = numpy.full(2, 3.0)
             self.comm.allreduce("uneven", mine).wait(DEADLINE)

@@ -1,4 +1,4 @@
-"""DLPack by each of its fields, in capsules made here, which numpy would not fill like this."""
+"""Tests each field of DLPack with capsules made here, which numpy would not fill in this way."""
 
 import ctypes
 import unittest
@@ -37,7 +37,7 @@ DLManagedTensor._fields_ = [
 
 
 class Capsule:
-    """An array whose DLPack capsule says what the test wants."""
+    """An array whose DLPack capsule has the fields that a test wants."""
 
     def __init__(
         self, array, *, shape, offset=0, strides=None, code=2, bits=32, lanes=1, device=(1, 0)
@@ -73,11 +73,11 @@ class Capsule:
 
 class Dlpack(unittest.TestCase):
     def on_two(self, function):
-        """On two ranks, of which each has twelve elements that hold its number."""
+        """Runs on two ranks, each with twelve elements that hold its rank."""
         on_threads(2, lambda comm: function(comm, numpy.full(12, comm.rank, "f4")))
 
     def check(self, own, rank, begin, end, value):
-        """The rest was not touched."""
+        """Checks elements [begin, end), and that the others are unchanged."""
         wanted = numpy.full(12, rank, "f4")
         wanted[begin:end] = value
         numpy.testing.assert_array_equal(own, wanted)
@@ -119,7 +119,7 @@ class Dlpack(unittest.TestCase):
         self.on_two(rank)
 
     def test_what_is_refused_is_given_back(self):
-        """A deleter that is written in Python runs while the refusal is under way."""
+        """The capsule's deleter, written in Python, runs while the error is being raised."""
 
         def rank(comm, own):
             for text, wrong in {

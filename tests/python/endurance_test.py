@@ -1,5 +1,5 @@
-"""What must stay flat over a long run: descriptors, threads and memory; and the GIL, which threads of
-the program, callbacks of the library and waits all want at once.
+"""Descriptors, threads and memory must stay flat over a long run. Threads of the program, callbacks
+of the library and waits compete for the GIL.
 
     endurance_test.py [--seconds S] [--groups N] [--bytes N]      on 2 ranks, under tutti-run
 """
@@ -17,7 +17,7 @@ import numpy
 
 import tutti
 
-WAIT = 120.0  # seconds; what takes longer on any machine hangs
+WAIT = 120.0  # seconds; a longer wait is a hang on any machine
 DTYPES = ["f8", "f4", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
 COUNTS = [0, 1, 2, 1000, 65_536, 400_000]
 
@@ -40,7 +40,8 @@ def check_flat(what, before, after, kilobytes):
 
 
 class Calls:
-    """Every kind of call, by chance that all ranks share; each checks what it got."""
+    """Makes every kind of call, in a random order that all ranks share. Each call checks its
+    result."""
 
     KINDS = (
         "allreduce group sparse allgather broadcast reduce gather scatter reduce_scatter "
@@ -143,7 +144,7 @@ class Calls:
         assert [word["rank"] for word in words] == list(range(self.comm.size))
 
     def bf16(self, name, dtype, rows):
-        array = numpy.full(rows, 0x3F80, "u2")  # ones
+        array = numpy.full(rows, 0x3F80, "u2")  # ones in bf16
         memory = tutti.Memory(array.ctypes.data, (rows,), "bf16", owner=array)
         self.comm.allreduce(f"{name}/{rows}", memory, "sum").wait(WAIT)
         self.all(array, 0x4000 if self.comm.size == 2 else array[0] if rows else 0)
@@ -154,7 +155,7 @@ class Calls:
         self.all(array, self.total())
 
     def callback(self, name, dtype, rows):
-        """Three that nobody keeps, told by a callback that wants the GIL."""
+        """Makes three calls and keeps no Work. Callbacks that need the GIL report their ends."""
         told = threading.Semaphore(0)
         for i in range(3):
             work = self.comm.allreduce(f"{name}/{i}", self.own("f4", 1000))
@@ -184,8 +185,8 @@ def in_threads(functions):
 
 
 def mixed_calls(comm, seconds, seed):
-    """Three threads call what chance says, one of them the blocking calls too, while a fourth keeps
-    the GIL as busy as Python can. All ranks end after the same number of steps."""
+    """Three threads make random calls, one of them blocking calls too, while a fourth thread keeps
+    the GIL busy. All ranks end after the same number of steps."""
     busy = True
 
     def keep_busy():
@@ -204,7 +205,8 @@ def mixed_calls(comm, seconds, seed):
     hog = threading.Thread(target=keep_busy)
     hog.start()
     try:
-        # Every name comes, at its longest; what the library keeps of it is no growth later.
+        # Uses every name with its longest tensor first, so that memory which the library keeps for
+        # it does not count as growth later.
         in_threads([caller.largest for caller in callers])
         turns, before, began = 0, None, time.monotonic()
         while True:

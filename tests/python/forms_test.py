@@ -1,5 +1,6 @@
-"""Every kind in every form: outputs, groups, declared names, blocking calls, receives from any rank,
-raw bytes and allocated memory, on the ranks that tutti-run started, against numpy."""
+"""Every kind in every form: outputs, groups, declared names, blocking calls, receives from any
+rank, raw bytes and allocated memory. Runs on the ranks that tutti-run started and compares with
+numpy."""
 
 import unittest
 
@@ -12,13 +13,13 @@ ROOT = 0
 
 
 def rows_of(rank, parts):
-    """Two rows of three for each part, exact in f4."""
+    """Returns two rows of three for each part, exact in f4."""
     return ((numpy.arange(6 * parts) + 5 * rank) % 11).astype("f4").reshape(-1, 3)
 
 
 class Forms(RankTest):
-    """What each kind does with rows of its own: a call (name, array, output), the array that this rank
-    gives, the shape of the output, and what it holds then; None where this rank has none."""
+    """Every kind as (named call, blocking call, input, expected output). The calls take a name, an
+    array and an output; input and output are None where this rank has none."""
 
     def kinds(self):
         comm, size, rank = self.comm, self.size, self.rank
@@ -74,7 +75,7 @@ class Forms(RankTest):
         }
 
     def check(self, kind, call, given, wanted, make=numpy.empty):
-        """Out of place: the output has the result, and what was given stays."""
+        """The result must be in the output, and the input must be unchanged."""
         output = None if wanted is None else make(wanted.shape, "f4")
         array = None
         if given is not None:
@@ -103,7 +104,7 @@ class Forms(RankTest):
     def test_declared_names(self):
         for kind, (start, _, given, wanted) in self.kinds().items():
             if kind == "allreduce":
-                continue  # in place: collectives_test.py
+                continue  # works in place: see collectives_test.py
             like = given if given is not None else rows_of(ROOT, self.size)
             declared = self.comm.declare(kind, like)
             for _ in range(5):
@@ -200,7 +201,7 @@ class Forms(RankTest):
         self.assertEqual(self.comm.barrier("over").source(), -1)
 
     def test_raw_bytes(self):
-        # Complex numbers and structs are moved as they are, and reduced by nothing.
+        # Complex numbers and structs can be moved, but not reduced.
         for dtype in ("c16", [("x", "f8"), ("id", "i4"), ("letter", "S3")]):
             mine = numpy.zeros(2, dtype)
             mine.view("u1")[:] = self.rank + 1

@@ -1,9 +1,10 @@
-"""A rank is killed at a moment that chance picks: every survivor raises an error that names it.
+"""A rank is killed at a random moment: every survivor must raise an error that names it.
 
     kills_test.py [--torch] [--runs N] [--seed S]
 
-Each run is three ranks under tutti-run: over shared memory or TCP, in mixed calls, or while they are
-still meeting. Survivors must say so within 2 s of the kill; those that were connected go on without it.
+Each run has three ranks under tutti-run, over shared memory or TCP. The victim dies during mixed
+calls, or while the ranks are still connecting. Survivors must raise the error within 2 s of the
+kill. Those that were connected continue without the victim.
 """
 
 import argparse
@@ -18,8 +19,8 @@ import time
 
 RANKS = 3
 WITHIN = 2.0  # seconds
-PATIENCE = 20.0  # seconds; what takes longer on any machine hangs
-IMPORTING = 90.0  # but for torch, where others have the cores
+PATIENCE = 20.0  # seconds; a longer wait is a hang on any machine
+IMPORTING = 90.0  # seconds; the import of torch takes longer on busy cores
 
 BEGIN = """
 import faulthandler, json, os, signal, sys, time
@@ -144,7 +145,7 @@ def one_run(chance, program, with_torch):
             latest = 0.0
             for rank in survivors:
                 heard = json.loads(read(os.path.join(folder, f"heard.{rank}")))
-                # A rank that was still importing when the other was killed cannot hear of it at once.
+                # A rank that was still importing at the time of the kill can detect it only later.
                 began = os.stat(os.path.join(folder, f"joins.{rank}")).st_mtime
                 late = heard["at"] - max(killed, began - time.time() + time.monotonic())
                 latest = max(latest, late)
@@ -158,7 +159,7 @@ def one_run(chance, program, with_torch):
             launcher.wait(PATIENCE)
             return what, latest
         except AssertionError as error:
-            for name in os.listdir(folder):  # their stacks
+            for name in os.listdir(folder):  # makes the ranks print their stacks
                 if name.startswith("pid.") and launcher.poll() is None:
                     try:
                         os.kill(int(read(os.path.join(folder, name))), signal.SIGUSR1)
@@ -167,7 +168,7 @@ def one_run(chance, program, with_torch):
             time.sleep(0.5)
             raise AssertionError(f"{what}: {error}\n{read(os.path.join(folder, 'output'))}") from None
         finally:
-            launcher.terminate()  # which ends its ranks
+            launcher.terminate()  # ends its ranks too
             launcher.wait()
 
 

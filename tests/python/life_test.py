@@ -1,4 +1,4 @@
-"""How communicators begin and end: stores, forks, the interpreter's exit, a rank that is killed."""
+"""How communicators begin and end: stores, forks, the interpreter's exit, a killed rank."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ from support import DEADLINE, TableStore, on_threads, run_script
 import tutti
 
 
-# Ranks as forks of one process, and a store of the program's in a file.
+# Ranks are forks of one process, and the program has its own store in a file.
 FILE_STORE = """
 import fcntl, json, os, sys
 import tutti
@@ -102,7 +102,7 @@ class Stores(unittest.TestCase):
         for store in (TableStore(), FullStore()):
             with self.subTest(store=type(store).__name__):
                 self.assertEqual(meet(store), [3.0] * 3)
-                self.assertEqual(meet(store, 2), [1.0] * 2)  # again, by others
+                self.assertEqual(meet(store, 2), [1.0] * 2)  # other ranks use the store again
 
     def test_what_a_method_raises_is_in_the_error(self):
         class Broken(TableStore):
@@ -125,7 +125,8 @@ class Stores(unittest.TestCase):
 
     def test_a_key_that_vanishes_while_it_is_changed(self):
         class Vanishing(TableStore):
-            """As if another rank deleted what the first changer of a key has just seen."""
+            """Imitates another rank that deletes a key just after the first change of the key has
+            read it."""
 
             def __init__(self):
                 super().__init__()
@@ -314,7 +315,7 @@ except tutti.PeerLeftError as error:
         self.assertIn("left", run_script(program, ranks=2).stdout)
 
     def test_an_exception_ends_the_ranks_with_it(self):
-        # The process of rank 1 ends after that of rank 0, and is still the one that is named.
+        # The process of rank 1 ends after that of rank 0, but must still be named as the cause.
         program = """
 import atexit, os, time
 if os.environ["TUTTI_RANK"] == "1":
@@ -346,7 +347,7 @@ comm.barrier("alone").wait(30)
                 try:
                     with comm:
                         raise reason
-                except BaseException as error:  # SystemExit too
+                except BaseException as error:  # catches SystemExit too
                     assert error is reason
 
         class NoWords(Exception):
@@ -458,7 +459,7 @@ class Many(unittest.TestCase):
             for work in works:
                 work.wait(2 * DEADLINE)
             self.assertTrue(all(array[2] == 1 for array in arrays))
-            # Nobody keeps these.
+            # Nobody keeps the Works of these calls.
             for i, array in enumerate(arrays):
                 comm.allreduce(f"t{i}", array, "max")
             comm.barrier().wait(2 * DEADLINE)

@@ -1,4 +1,4 @@
-"""What the tests of the Python package share."""
+"""Functions that the tests of the Python package share."""
 
 import os
 import subprocess
@@ -9,11 +9,11 @@ import unittest
 
 import tutti
 
-DEADLINE = 30.0  # seconds; what takes longer on any machine hangs
+DEADLINE = 30.0  # seconds; a longer wait is a hang on any machine
 
 
 class TableStore(tutti.Store):
-    """A store with the fewest methods."""
+    """A store that implements the fewest possible methods."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -37,7 +37,8 @@ class TableStore(tutti.Store):
 
 
 def on_threads(size, function, **settings):
-    """Runs function(comm) on ranks that are threads of this process; returns what each returned."""
+    """Runs function(comm) on ranks that are threads of this process; returns the results by
+    rank."""
     store = tutti.MemoryStore()
     results, failures = [None] * size, []
 
@@ -61,11 +62,11 @@ def on_threads(size, function, **settings):
 
 
 def run_script(text, ranks=1, arguments=(), timeout=DEADLINE, check=True):
-    """Runs a program in a new interpreter, or in `ranks` of them under tutti-run."""
+    """Runs a program in a new interpreter, or in `ranks` interpreters under tutti-run."""
     command = [sys.executable, "-c", text, *map(str, arguments)]
     if ranks > 1:
         command = [os.environ["LAUNCHER"], "-np", str(ranks), *command]
-    # The ranks that run this test are not those of the program.
+    # The program must not see the launcher's variables of the ranks that run this test.
     launcher = ("TUTTI_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(launcher)
@@ -79,7 +80,7 @@ def run_script(text, ranks=1, arguments=(), timeout=DEADLINE, check=True):
 
 
 class RankTest(unittest.TestCase):
-    """Its cases run on all ranks that tutti-run started, in one order."""
+    """Its cases run in the same order on all ranks that tutti-run started."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,4 +1,4 @@
-"""A program that uses the package with types; mypy --strict reads it, nobody runs it."""
+"""A program that uses the package with types. mypy --strict checks it; it never runs."""
 
 import asyncio
 

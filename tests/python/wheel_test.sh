@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# wheel_test.sh SOURCE PYTHON [TORCH_PYTHON]: the wheel as `./dev wheel` makes it, in a fresh virtual
-# environment with no compiler in PATH; `pip install .`; the sdist. The examples run from each: those
-# for PyTorch and JAX where TORCH_PYTHON, or else PYTHON, has these. Needs the package index for
-# scikit-build-core, auditwheel and numpy.
+# wheel_test.sh SOURCE PYTHON [TORCH_PYTHON]: tests the wheel of `./dev wheel` in a new virtual
+# environment without a compiler in PATH, `pip install .`, and the sdist. The examples run with each
+# of them. Those for PyTorch and JAX need these in TORCH_PYTHON (by default PYTHON). Needs the
+# package index for scikit-build-core, auditwheel and numpy.
 set -euo pipefail
 source=$1 python=$2 torch_python=${3:-$2}
 scratch=$(mktemp -d)
@@ -22,17 +22,17 @@ fail() {
 "$scratch/probe/bin/pip" download -q --no-deps -d "$scratch/probe" 'scikit-build-core>=0.10' ||
   skip "scikit-build-core cannot be had from the package index"
 
-# A copy, so that nothing comes from what was built in the tree.
+# Works in a copy, so that no file comes from a build in the tree.
 mkdir "$scratch/tree"
 git -C "$source" ls-files -z --cached --others --exclude-standard |
   (cd "$source" && xargs -0 tar -c --ignore-failed-read) | tar -x -C "$scratch/tree"
 
-# What a machine without a compiler has in its path.
+# The programs in the path of a machine without a compiler.
 mkdir "$scratch/bin"
 for tool in env sh bash cat ls sed uname dirname; do ln -s "$(command -v $tool)" "$scratch/bin/"; done
 
-# run_examples ENVIRONMENT: from a folder that has nothing to do with the tree. Modules that the
-# environment lacks are those of TORCH_PYTHON.
+# run_examples ENVIRONMENT: runs the examples from a folder outside of the tree. Modules that the
+# environment lacks come from TORCH_PYTHON.
 run_examples() {
   local environment=$1 example others
   others=$("$torch_python" -c 'import os, numpy; print(os.path.dirname(os.path.dirname(numpy.__file__)))')

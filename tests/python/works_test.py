@@ -77,7 +77,7 @@ class Works(unittest.TestCase):
             work.add_done_callback(tell)
             work.wait(DEADLINE)
             self.assertTrue(told.wait(DEADLINE))
-            work.add_done_callback(tell)  # it is over: at once and here
+            work.add_done_callback(tell)  # called immediately in this thread, as the work is done
             self.assertEqual([done for done, _ in called], [True, True])
             self.assertTrue(called[1][1])
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "callable"):
@@ -127,7 +127,7 @@ class Works(unittest.TestCase):
             other.wait(DEADLINE)
             return errors
 
-        # If the operation is over by then there is nothing to wait for.
+        # If the operation has ended already, wait() does not wait and raises nothing.
         for error in on_threads(2, rank)[0]:
             self.assertIsInstance(error, tutti.CallbackError)
 
@@ -143,7 +143,7 @@ class Works(unittest.TestCase):
             for i, result in enumerate(results):
                 self.assertIs(result, arrays[i])
                 self.assertEqual(result[0], 1 + 2 * i)
-            self.assertIs(await works[0], arrays[0])  # again
+            self.assertIs(await works[0], arrays[0])  # a second await
             size = 2 + comm.rank
             with self.assertRaises(tutti.MismatchError):
                 await comm.allreduce("mismatch", numpy.zeros(size))
@@ -217,7 +217,7 @@ class Works(unittest.TestCase):
                 work.wait(DEADLINE)
             self.assertFalse(work.done())
             ended.set()
-            work.wait(DEADLINE)  # the operation went on
+            work.wait(DEADLINE)  # the operation continued
         thread.join(DEADLINE)
         self.assertFalse(thread.is_alive())
 
@@ -237,14 +237,14 @@ class Works(unittest.TestCase):
         with self.assertRaises(KeyboardInterrupt):
             tutti.Communicator.create({}, store, rank=0, size=2)
         interrupt.join()
-        # The rank that nobody took meets the other one, and leaves.
+        # The other rank connects to the interrupted one, which then leaves.
         with tutti.Communicator.create({}, store, rank=1, size=2) as comm:
             with self.assertRaises(tutti.PeerLeftError):
                 comm.barrier().wait(DEADLINE)
 
     def test_a_work_that_ends_while_its_waiter_waits_for_the_interpreter(self):
-        # The main thread of rank 0 waits in slices. When one is over it gets the GIL late, and
-        # rank 1 has come by then.
+        # The main thread of rank 0 waits in time slices. At the end of a slice it gets the GIL
+        # late, and rank 1 has come by then.
         ran = run_script(
             """
 import sys, threading, time
@@ -318,14 +318,14 @@ class Arrays(unittest.TestCase):
             comm.allreduce("dropped", dropped, "sum")
             del dropped
             gc.collect()
-            self.assertIsNotNone(gone())  # the operation has it, though nobody has the Work
+            self.assertIsNotNone(gone())  # the operation keeps the array, without a Work
             comm.barrier("go").wait(DEADLINE)
             work.wait(DEADLINE)
             view.release()
             held.extend(b"more")
             self.assertEqual(numpy.frombuffer(held[:32], "f8")[3], 2)
             comm.barrier("over").wait(DEADLINE)
-            # The array goes once the operation is over, from the thread that runs callbacks.
+            # The thread that runs callbacks releases the array after the operation has ended.
             comm.close()
             self.assertIsNone(gone())
 
@@ -400,7 +400,7 @@ class Arrays(unittest.TestCase):
                 tutti.Memory(0, (-1,), "f32")
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "has no memory"):
                 comm.allreduce("nowhere", tutti.Memory(0, (1,), "f32"))
-            # A row-major array of one row or column is dense whatever its strides say.
+            # A row-major array with one row or column is dense, whatever its strides are.
             comm.allreduce("row", numpy.zeros((4, 1)).T).wait(DEADLINE)
             comm.allgather("read only is enough", b"bytes").wait(DEADLINE)
 
@@ -420,11 +420,11 @@ class Arrays(unittest.TestCase):
                 memoryview(tensor)
             self.assertEqual(tensor.tobytes(), halves.tobytes())
             number = comm.allgather("rows", numpy.arange(3)).wait(DEADLINE)
-        self.assertEqual(numpy.asarray(number).tolist(), [0, 1, 2])  # after close
+        self.assertEqual(numpy.asarray(number).tolist(), [0, 1, 2])  # usable after close()
 
 
 class Types(unittest.TestCase):
-    """What tutti/__init__.pyi says is there, by the names that it says."""
+    """Every name in tutti/__init__.pyi exists with these parameters."""
 
     def setUp(self):
         file = pathlib.Path(tutti.__file__).with_name("__init__.pyi")

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# container_root.sh BUILD COMMAND: runs a command of the shell where a container would: in a root of its own, which
-# has the system's programs and the build, both read-only, and little else; 64 MiB of /dev/shm; as process 1 of a PID
-# namespace; as a user without any capability, who gets none. Needs root.
+# container_root.sh BUILD COMMAND: runs a shell command under the conditions of a container. It gets
+# a separate root with the system's programs and the build (both read-only) and little else, 64 MiB
+# of /dev/shm, a PID namespace in which it is process 1, and a user without capabilities, who cannot
+# get any. Needs root.
 set -euo pipefail
 umask 022
 exec unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
@@ -22,7 +23,7 @@ exec unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
   mount --rbind -o ro /sys $root/sys
   mount -t proc proc $root/proc
   mount -t tmpfs -o size=64m,mode=1777 tmpfs $root/dev/shm
-  # The last of all, since it may lie below any of them.
+  # This mount comes last, since the build may be below any of the other folders.
   mkdir -p "$root/$build"
   mount --bind -o ro "$build" "$root/$build"
   for device in null zero urandom; do
@@ -30,7 +31,7 @@ exec unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
     mount --bind /dev/$device $root/dev/$device
   done
   cd $root
-  # Nobody, unless what he must read is its owners alone.
+  # The user nobody, or the owner of the build if only the owner may read it.
   user=65534
   [[ $(stat -c %a "$build") == *5 ]] || user=$(stat -c %u "$build")
   exec chroot $root setpriv --reuid=$user --regid=$user --clear-groups --inh-caps=-all --bounding-set=-all \

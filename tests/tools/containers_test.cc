@@ -1,4 +1,4 @@
-// Ranks where a container puts them: namespaces of their own, with little in them.
+// Ranks in containers: separate namespaces with few files in them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class Containers : public testing::Test {
   }
 };
 
-// A command in a container of its own, whose /dev/shm has this size.
+// Runs a command in a separate container with a /dev/shm of this size.
 Words contained(const std::string& shm_bytes, const std::string& command) {
   return {"unshare",
           "--mount",
@@ -38,12 +38,12 @@ Words contained(const std::string& shm_bytes, const std::string& command) {
           "mount -t tmpfs -o size=" + shm_bytes + " tmpfs /dev/shm; " + command};
 }
 
-// These are quoted as words of a shell.
+// The paths are quoted for a shell.
 const std::string kRun = "'" TUTTI_RUN "'";
 const std::string kBench =
     "'" TUTTI_BENCH "' allreduce --repetitions 1 --iterations 1 --warmup 1 --json - --bytes ";
 
-// The row that rank 0 printed among other lines.
+// Finds the row that rank 0 printed among other lines.
 nlohmann::json row_of(const std::string& output) {
   const auto begin = output.find('{');
   if (begin == std::string::npos) return {};
@@ -58,7 +58,7 @@ void expect_right(const std::string& output, const std::string& transport) {
   EXPECT_EQ(row["wrong"], 0);
 }
 
-// Buffers, arenas and rings are memfds, which /dev/shm does not bound.
+// Buffers, arenas and rings are memfds, which the size of /dev/shm does not limit.
 TEST_F(Containers, MoreThanDevShmHoldsIsShared) {
   for (const auto* way : {"blocking", "arena"}) {
     Program program(contained("64m", kRun + " -np 2 --no-prefix " + kBench + "96M --way " + way +
@@ -103,7 +103,7 @@ Words rank_of_two(int rank) {
           "TUTTI_STORE=tcp://127.0.0.1:" + own_port(), "TUTTI_SECRET=between containers"};
 }
 
-// Each is process 1 of its own world.
+// Each rank is process 1 of its own PID namespace.
 TEST_F(Containers, RanksInPidNamespacesOfTheirOwnShareMemory) {
   Program other(contained("64m", "exec " + kBench + "4M"), rank_of_two(1));
   Program first(contained("64m", "exec " + kBench + "4M"), rank_of_two(0));
@@ -112,7 +112,7 @@ TEST_F(Containers, RanksInPidNamespacesOfTheirOwnShareMemory) {
   expect_right(first.output(), "shm");
 }
 
-// Where a container really puts a program, all at once.
+// Runs a command with all the restrictions of a container at the same time.
 Words in_a_root(const std::string& command) {
   return {"bash", TUTTI_CONTAINER_ROOT, TUTTI_BUILD_DIR, command};
 }
@@ -139,7 +139,7 @@ TEST_F(Containers, RanksInRootsOfTheirOwnShareMemory) {
   expect_right(first.output(), "shm");
 }
 
-// Neither sees the other's process.
+// Neither rank can see the other's process.
 TEST_F(Containers, ADeathInAnotherRootIsHeard) {
   const std::string bench = "'" TUTTI_BENCH "' allreduce --repetitions 1 --iterations 100000000";
   Program other(in_a_root("exec timeout --signal=KILL 3 " + bench), rank_of_two(1));

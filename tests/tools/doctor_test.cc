@@ -38,7 +38,7 @@ std::map<std::string, json> backends_of(const json& all) {
 const std::string kPath = std::string("TUTTI_BACKEND_PATH=") + TUTTI_TEST_PLUGINS;
 
 TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
-  // Other doctors may be at work in the usual one.
+  // Uses a separate folder, because other tutti-doctor processes may use the default one.
   const std::filesystem::path scratch =
       testing::TempDir() + "doctor_test_" + std::to_string(::getpid());
   std::filesystem::create_directory(scratch);
@@ -49,7 +49,7 @@ TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
   EXPECT_GE(all["cores"]["present"], all["cores"]["usable"]);
   EXPECT_THAT(all["interfaces"].dump(), HasSubstr("127.0.0.1"));
   EXPECT_TRUE(all["gpus"].is_array());
-  // The GPUs, or in one line why there are none and what to do.
+  // There are GPUs, or one line with the reason and advice.
   const auto& cuda = all["cuda"];
   EXPECT_EQ(cuda["available"], !cuda["devices"].empty());
   if (cuda["available"]) {
@@ -76,7 +76,7 @@ TEST(Doctor, TellsWhatWorksAndWhyTheRestDoesNot) {
     EXPECT_EQ(one["devices"], json::array({"cpu"}));
     EXPECT_THAT(one["serves"]["bf16"].dump(), HasSubstr("average"));
     EXPECT_THAT(one["serves"]["f32"].dump(), testing::Not(HasSubstr("band")));
-    // The ranges cover all sizes, without a gap.
+    // The ranges cover all sizes without a gap.
     for (const auto& [kind, ranges] : one["choices"].items()) {
       json next = 0;
       for (const auto& range : ranges) {
@@ -121,7 +121,7 @@ TEST(Doctor, ShowsWhatTheSettingsChooseForEachSize) {
                                        "32k-1m=tcp/two_shot,1m-inf=unix_socket/ring\n"));
   EXPECT_THAT(chosen.output, HasSubstr("chosen      2 ranks here: broadcast:0-inf=tcp/"));
 
-  // Without the plugin's folder that is all that changes: the rest is shown as before.
+  // Without the plugin's folder only the choice fails; everything else is shown as before.
   const auto without =
       doctor({"--no-measure", "--json"}, {"TUTTI_ALGORITHMS=allreduce:0-inf=unix_sockets/ring"});
   EXPECT_EQ(without.code, 0);
@@ -175,7 +175,7 @@ TEST(Doctor, KnowsUcxAndWhatItReallyUses) {
   EXPECT_THAT(nowhere.output, HasSubstr("lo 127.0.0.1"));
 }
 
-// A driver that is of no use is told in a line of what to do.
+// If the driver cannot be used, one line gives advice.
 TEST(Doctor, KnowsADriverThatIsTooOldSeesNothingOrDoesNotStart) {
   if (std::string(TUTTI_OTHER_DRIVER).empty()) GTEST_SKIP() << "device cuda is not built here";
   const auto failure = [](const char* version, const char* starts) {

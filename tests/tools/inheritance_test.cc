@@ -1,5 +1,5 @@
-// The tools as other programs start them: with signals ignored or blocked, streams closed, a
-// strange umask, few descriptors.
+// The tools with the state that other programs may leave to them: signals ignored or blocked,
+// streams closed, an unusual umask, few descriptors.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 struct State {
   const char* name;
-  std::function<void()> begin;  // in the child, before the tool
+  std::function<void()> begin;  // runs in the child before the tool
 };
 
 void ignore(int number) { ::signal(number, SIG_IGN); }
@@ -42,7 +42,8 @@ void allow_descriptors(rlim_t count) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Standard output and error stay, for what the tests read of them; see WithoutAnyStream.
+// Standard output and error stay open, because the tests read them. InheritedStreams closes them
+// too.
 std::vector<State> states() {
   return {{"SigchldIgnored", [] { ignore(SIGCHLD); }},
           {"SigpipeIgnored", [] { ignore(SIGPIPE); }},
@@ -116,7 +117,7 @@ TEST_P(Inherited, TheBenchmarkMeasures) {
   EXPECT_THAT(program.output(), HasSubstr("shm"));
 }
 
-// Without a launcher that would give it all anew.
+// Starts ranks without tutti-run, which would reset the inherited state.
 TEST_P(Inherited, ALibraryInAnyProgramWorks) {
   if (GetParam().name == std::string("TenDescriptors")) return;  // the library raises no limit
   const ScratchFolder folder;
@@ -134,7 +135,8 @@ TEST_P(Inherited, ALibraryInAnyProgramWorks) {
 INSTANTIATE_TEST_SUITE_P(Tools, Inherited, testing::ValuesIn(states()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// A log line must not go into a connection that got the number of standard error.
+// If standard error is closed, a connection could get its descriptor, and log lines would be
+// written into the connection.
 TEST(InheritedStreams, TheLibraryOpensThoseThatAreMissing) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -152,7 +154,7 @@ TEST(InheritedStreams, TheLibraryOpensThoseThatAreMissing) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
 }
 
-// The rank has the streams that the launcher gives it.
+// The ranks get their streams from the launcher.
 TEST(InheritedStreams, NoneIsNeeded) {
   const auto close_all = [] {
     for (const int stream : {0, 1, 2}) ::close(stream);
@@ -173,7 +175,7 @@ TEST(InheritedLimits, RanksGetThemBack) {
   EXPECT_EQ(program.output(), "[0] 0777\n[0] 77\n");
 }
 
-// nohup's word counts for the launcher and its ranks.
+// With nohup, neither the launcher nor its ranks end by SIGHUP.
 TEST(InheritedSignals, AHangupThatIsIgnoredEndsNothing) {
   Program program({TUTTI_RUN, "-np", "1", "/bin/sh", "-c", "echo ready; sleep 1; echo survived"},
                   {}, [] { ignore(SIGHUP); });

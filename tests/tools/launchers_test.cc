@@ -1,4 +1,4 @@
-// The ten-line sample, unchanged, under every launcher that is installed here.
+// The ten-line sample, unchanged, under every launcher that is installed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ Words operator+(Words left, const Words& right) {
 const Words kSample = {TUTTI_TEN_LINES};
 const Words kSuppressions = {"LSAN_OPTIONS=print_suppressions=0:suppressions=" TUTTI_LSAN_FILE};
 
-// The mean of all ranks' numbers, as rank 0 alone prints it.
+// Expects that rank 0 alone prints the mean of all ranks' numbers.
 void expect_mean(const Words& words, const std::string& mean, const Words& variables = {}) {
   Program program(words, variables + kSuppressions);
   EXPECT_EQ(program.finish(60), 0) << program.errors();
@@ -63,7 +63,7 @@ TEST(Launchers, Mpich) {
   expect_mean(mpich() + kSample, "1.5");
 }
 
-// MPI unloads its modules before the end, so that what they leak has no name to suppress it by.
+// MPI unloads its modules before the process ends, so their leaks have no name for a suppression.
 const Words kMpiLeaks = {"ASAN_OPTIONS=detect_leaks=0"};
 
 TEST(Launchers, OpenMpiProgramsThatUseMpiToo) {
@@ -84,7 +84,7 @@ TEST(Launchers, MpichProgramsThatUseMpiTooNeedAStore) {
   std::filesystem::remove_all(folder);
 }
 
-// An inner launcher wins over the one that started it.
+// An inner launcher takes precedence over the launcher that started it.
 const Words kInner = Words{TUTTI_RUN, "-np", "2"} + kSample;
 const Words kPlain = {"NO_COLOR=1"};  // Open MPI gives its ranks a terminal
 
@@ -103,7 +103,7 @@ TEST(Launchers, TuttiRunInsideMpich) {
   expect_mean(Words{"mpiexec.mpich", "-np", "1"} + kInner, "[0] 0.5", kPlain);
 }
 
-// The file of --timeline holds what both ranks did, when the job has ended.
+// When the job has ended, the file of --timeline contains the events of both ranks.
 TEST(Launchers, TuttiRunsTimelineIsAFile) {
   const auto file = testing::TempDir() + "tutti_trace_" + std::to_string(::getpid()) + ".json";
   expect_mean(Words{TUTTI_RUN, "-np", "2", "--timeline", file} + kSample, "[0] 0.5");
@@ -117,7 +117,7 @@ TEST(Launchers, TuttiRunsTimelineIsAFile) {
   EXPECT_THAT(ranks, testing::ElementsAre(0, 1));
 }
 
-// What torchrun sets for each process that it starts.
+// The environment that torchrun sets for each process.
 TEST(Launchers, TorchrunsEnvironment) {
   const std::string script =
       "for rank in 1 2 0; do RANK=$rank LOCAL_RANK=$rank \"$0\" & pids=\"$pids $!\"; done; for pid "
@@ -128,7 +128,7 @@ TEST(Launchers, TorchrunsEnvironment) {
                "MASTER_PORT=" + own_port(), "TORCHELASTIC_RUN_ID=none"});
 }
 
-// Options that a program sets in code are no reason to forget the launcher, in any language.
+// A program that sets options in code must still use the launcher's settings, in any language.
 class SettingsInCode : public testing::TestWithParam<const char*> {
  protected:
   static bool is_python() { return GetParam() == std::string("python"); }
@@ -136,7 +136,8 @@ class SettingsInCode : public testing::TestWithParam<const char*> {
     if (is_python()) return {TUTTI_PYTHON, TUTTI_SETTINGS_SCRIPT};
     return {TUTTI_SETTINGS_PROGRAM, GetParam()};
   }
-  // The program's word counts before the environment's, which counts before the default.
+  // The program's settings take precedence over the environment's, which take precedence over
+  // defaults.
   static Words variables() {
     return {"TUTTI_BACKEND=shm", "TUTTI_CACHE_CAPACITY=77",
             "PYTHONPATH=" + std::string(TUTTI_PYTHONPATH)};
@@ -144,7 +145,7 @@ class SettingsInCode : public testing::TestWithParam<const char*> {
   static void expect_job(const Words& launcher, const std::string& said, const Words& more = {}) {
     expect_mean(launcher + program(), said, variables() + more);
   }
-  // The program three times, with its number in these variables.
+  // Starts the program three times, with its number in these variables.
   static Words by_hand(const std::string& rank, const std::string& local_rank) {
     return {
         "/bin/sh", "-c",
@@ -184,7 +185,7 @@ TEST_P(SettingsInCode, InSlurmsEnvironment) {
 
 TEST_P(SettingsInCode, AloneItIsOneRank) { expect_job({}, "0 of 1 by tcp"); }
 
-// Python is among them where its package is built.
+// Python is included if its package is built.
 std::vector<const char*> languages() {
   if (std::string(TUTTI_PYTHON).empty()) return {"cpp", "c"};
   return {"cpp", "c", "python"};
@@ -193,7 +194,7 @@ std::vector<const char*> languages() {
 INSTANTIATE_TEST_SUITE_P(Launchers, SettingsInCode, testing::ValuesIn(languages()),
                          [](const auto& info) { return std::string(info.param); });
 
-// By hand, through a folder that all ranks see.
+// Ranks are started by hand and connect through a folder that all of them can see.
 TEST(Launchers, AnyOtherByAFolder) {
   const auto folder = testing::TempDir() + "tutti_launch_" + std::to_string(::getpid());
   const std::string script =
@@ -218,7 +219,7 @@ TEST(Launchers, SayWhatIsMissing) {
   EXPECT_THAT(program.output(), HasSubstr("PMI started this process, but PMI_FD is missing"));
 }
 
-// One cluster for all of Slurm's ways, because it takes a while to start.
+// One cluster serves all of Slurm's forms, because it is slow to start.
 TEST(Launchers, Slurm) {
   const std::string script = R"SH(
     try() { echo "$* -> $("$@" "$0")"; }
@@ -242,7 +243,7 @@ TEST(Launchers, Slurm) {
   std::filesystem::remove_all(home);
   if (code == 77) GTEST_SKIP() << program.errors();
   EXPECT_EQ(code, 0) << program.errors();
-  // The last command lists what is left of the files by which ranks met: nothing.
+  // The last command lists the remaining files by which ranks connected: there are none.
   EXPECT_EQ(program.output(),
             "srun -t 1 -n 4 -> 1.5\n"
             "srun -t 1 -n 4 --mpi=pmi2 -> 1.5\n"

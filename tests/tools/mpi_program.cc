@@ -1,5 +1,5 @@
 // A program that uses MPI as well: `mpi_program LIBRARY before|after` calls MPI_Init before or
-// after it makes a Communicator. MPI is loaded by name, so that building needs no MPI.
+// after it makes a Communicator. It loads MPI by name, so that the build needs no MPI.
 #include <dlfcn.h>
 #include <tutti/tutti.h>
 

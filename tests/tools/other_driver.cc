@@ -1,5 +1,6 @@
-// A libcuda.so.1 that knows its version and how it starts, as two variables say: the driver of a
-// machine that is too old, sees no GPU or does not start. CUDA's runtime asks it nothing more then.
+// A libcuda.so.1 whose version and start result come from two environment variables. It stands for
+// the driver of a machine that is too old, sees no GPU or does not start. In these cases CUDA's
+// runtime calls nothing else.
 #include <cstdlib>
 
 namespace {

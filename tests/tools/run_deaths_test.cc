@@ -51,7 +51,7 @@ TEST(Deaths, TheFirstFailureCounts) {
   deaths.ended(1, {.code = 0, .signal = SIGTERM}, at(3020));
   EXPECT_TRUE(deaths.all_ended());
   EXPECT_EQ(deaths.first_failure(), 2);
-  EXPECT_EQ(deaths.failures(), 2);  // the one that was ended did not fail
+  EXPECT_EQ(deaths.failures(), 2);  // a rank that tutti-run ended is no failure
   EXPECT_EQ(deaths.exit_code(), 137);
 }
 
@@ -60,13 +60,13 @@ TEST(Deaths, TheRankThatSaidThatItErredFailedFirst) {
   deaths.erred_first(1);
   deaths.ended(3, kKilled, at(0));
   deaths.ended(2, kKilled, at(10));
-  EXPECT_EQ(deaths.first_failure(), 3);  // rank 1 has not failed yet, and may go on
+  EXPECT_EQ(deaths.first_failure(), 3);  // rank 1 has not failed yet, and may continue
   EXPECT_EQ(deaths.exit_code(), 137);
   deaths.ended(1, kFailed, at(20));
   EXPECT_EQ(deaths.first_failure(), 1);
   EXPECT_EQ(deaths.failures(), 3);
   EXPECT_EQ(deaths.exit_code(), 7);
-  EXPECT_EQ(deaths.next().when(), at(3000));  // counted from the first end
+  EXPECT_EQ(deaths.next().when(), at(3000));  // counted from the first rank's end
 }
 
 TEST(Deaths, ARankThatErredAndEndsWellOrIsEndedIsNotTheFirstFailure) {
@@ -82,12 +82,13 @@ TEST(Deaths, ARankThatErredAndEndsWellOrIsEndedIsNotTheFirstFailure) {
   ended.ended(0, {.code = 0, .signal = SIGTERM}, at(3010));
   EXPECT_EQ(ended.first_failure(), 1);
   Deaths foreign(2, false, 10);
-  foreign.erred_first(17);  // no rank of this job
+  foreign.erred_first(17);  // a rank that this job does not have
   foreign.ended(1, kFailed, at(0));
   EXPECT_EQ(foreign.first_failure(), 1);
 }
 
-// A rank that is killed takes another one along, in which not every communicator knows it yet.
+// A killed rank makes another rank fail, through a communicator that has not yet detected the
+// death.
 TEST(Deaths, AnErrorThatIsToldAfterAFailureComesOfIt) {
   Deaths deaths(2, false, 10);
   deaths.ended(1, kKilled, at(0));
@@ -119,7 +120,7 @@ TEST(Deaths, KeepGoing) {
 TEST(Deaths, AskedToEnd) {
   Deaths deaths(2, false, 10);
   deaths.asked_to_end(SIGINT, at(0));
-  // One that obeys does not shorten the time of the others.
+  // A rank that obeys the signal does not shorten the time of the others.
   deaths.ended(0, {.code = 0, .signal = SIGINT}, at(1));
   EXPECT_EQ(deaths.due(at(9'999)), 0);
   EXPECT_EQ(deaths.due(at(10'000)), SIGTERM);

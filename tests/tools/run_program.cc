@@ -37,7 +37,7 @@ Program::Program(const std::vector<std::string>& words, const std::vector<std::s
   if (pid_ == 0) {
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
-    // As a user does to hear no advice on it.
+    // Set as a user would to avoid the advice about it.
     ::setenv("OMP_NUM_THREADS", "1", 0);
     for (const auto& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
     for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
@@ -103,7 +103,7 @@ bool is_running(const std::string& word) {
     const auto name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != name.npos || name == std::to_string(::getpid()))
       continue;
-    // Reading fails where the process ends meanwhile.
+    // Reading fails if the process ends meanwhile.
     std::ostringstream line;
     line << std::ifstream(entry.path() / "cmdline").rdbuf();
     if (line.str().find(word) != std::string::npos) return true;

@@ -10,11 +10,11 @@
 
 namespace tutti::test {
 
-/// A program under test, with its output in memory.
+/// A program under test. Its output is kept in memory.
 class Program {
  public:
-  /// `variables`: "A=b", beside those that are there. `begin` is called in the child last of all;
-  /// signals are neither ignored nor blocked before it, whatever started the test.
+  /// `variables` ("A=b") are added to the environment. `begin` runs last in the child. Before it no
+  /// signal is ignored or blocked, whatever started the test.
   explicit Program(const std::vector<std::string>& words,
                    const std::vector<std::string>& variables = {},
                    const std::function<void()>& begin = nullptr);
@@ -22,9 +22,10 @@ class Program {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  /// Reads until its output holds `text`; false if it ends or 20 s pass before.
+  /// Reads until the output contains `text`. Returns false if the program ends or 20 s pass first.
   bool wait_for(const std::string& text);
-  /// Reads to the end; the exit code, or 128 + the signal that killed it. Kills it after `seconds`.
+  /// Reads to the end, and kills the program after `seconds`. Returns the exit code, or 128 + the
+  /// signal that killed it.
   int finish(double seconds = 30);
 
   const std::string& output() const { return output_; }
@@ -43,7 +44,7 @@ class Program {
 
 /// True if some process other than this one has `word` on its command line.
 bool is_running(const std::string& word);
-/// The same, once it is false or `seconds` passed.
+/// Waits until is_running() is false or `seconds` have passed; returns its last result.
 bool is_running_after(const std::string& word, double seconds);
 
 }  // namespace tutti::test

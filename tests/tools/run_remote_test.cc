@@ -1,4 +1,4 @@
-// tutti-run with other hosts: behind scripts that stand for ssh, and behind real network
+// tutti-run with other hosts: through scripts that replace ssh, and through real network
 // namespaces.
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-// A folder with a space in its name, for this test's scripts.
+// A folder with a space in its name, for the scripts of this test.
 class RemoteTest : public testing::Test {
  protected:
   RemoteTest() : folder_(testing::TempDir() + fmt::format("tutti remote {}", ::getpid())) {
@@ -45,7 +45,8 @@ class RemoteTest : public testing::Test {
     scripts_.push_back(path);
     return path;
   }
-  // As ssh: the words become one line for a shell over there, which greets.
+  // Behaves like ssh: joins the words to one line for a shell on the host, which first prints a
+  // greeting.
   std::string shell() { return script("shell", "shift; echo Welcome; exec sh -c \"$*\""); }
 
   std::vector<std::string> run(const std::string& hosts, const std::string& remote_shell,
@@ -139,7 +140,7 @@ TEST_F(RemoteTest, RanksDieWithTheLauncherBehindAWrapperToo) {
 }
 
 TEST_F(RemoteTest, RankZeroReadsTheLaunchersInput) {
-  // More than all pipes between hold, to a rank that reads it late.
+  // The input is larger than all pipes in between, and the rank reads it late.
   auto words = run("a,b", shell(), "sleep 0.5; wc -c");
   std::string line = "seq 1 100000 |";
   for (const auto& word : words) line += " '" + word + "'";
@@ -151,7 +152,7 @@ TEST_F(RemoteTest, RankZeroReadsTheLaunchersInput) {
 }
 
 TEST_F(RemoteTest, NoInputIsReadForARankThatReadsNoMore) {
-  // More than all pipes between hold, by far.
+  // The input is much larger than all pipes in between.
   const auto line = fmt::format(
       "(dd if=/dev/zero bs=65536 count=500 2>/dev/null && echo all of it >&2) | {} --interface "
       "127.0.0.1 --hosts a --rsh {} sh -c 'head -c 1 | wc -c; exec <&-; sleep 1'",
@@ -165,7 +166,7 @@ TEST_F(RemoteTest, NoInputIsReadForARankThatReadsNoMore) {
 TEST_F(RemoteTest, TheOtherEndWaitsForItsLauncherNoLongerThanItIsAskedTo) {
   const auto silent = folder_ + "/silent";
   ASSERT_EQ(::mkfifo(silent.c_str(), 0600), 0);
-  // Its input neither holds a request nor ends.
+  // The input contains no request and does not end.
   const auto begin = fmt::format("exec {} --remote-rank <>'{}'", TUTTI_RUN, silent);
   for (const int number : {SIGTERM, SIGKILL}) {
     Program program({"/bin/sh", "-c", begin});
@@ -187,7 +188,7 @@ TEST_F(RemoteTest, RanksGetTheirShareOfTheirHostsCores) {
   EXPECT_THAT(program.output(), HasSubstr("affinity list: 0\n"));
   auto told = split_text(program.errors(), '\n');
   std::erase_if(told, [](const auto& line) { return line.find("OMP_NUM") == line.npos; });
-  for (const char* rank : {"[0] ", "[2] "})  // one of each host
+  for (const char* rank : {"[0] ", "[2] "})  // the first rank of each host
     EXPECT_THAT(told, Contains(testing::StartsWith(std::string(rank) + "tutti-run: OMP_NUM")));
   EXPECT_EQ(told.size(), 2u) << program.errors();
 }
@@ -223,12 +224,12 @@ TEST_F(RemoteTest, AShellThatHangsIsEnded) {
 TEST_F(RemoteTest, RanksOnOtherHostsReachTheStore) {
   if (const auto reason = NetworkNamespaces::unavailable(); !reason.empty()) GTEST_SKIP() << reason;
   const NetworkNamespaces hosts(2);
-  // `CMD address command...`: into the namespace that has the address.
+  // `CMD address command...` runs the command in the namespace that has the address.
   const auto enter = script(
       "enter", fmt::format("case $1 in {}) net={};; {}) net={};; esac\n"
                            "shift; exec nsenter --net=$net \"$@\"",
                            hosts.address(0), hosts.path(0), hosts.address(1), hosts.path(1)));
-  // The launcher is on the first host, so that only the second needs the script.
+  // The launcher runs on the first host, so only the second host needs the script.
   Program program({"nsenter", "--net=" + hosts.path(0), TUTTI_RUN, "--hosts",
                    hosts.address(0) + "," + hosts.address(1), "--rsh", enter, "--interface",
                    NetworkNamespaces::kInterface, "/bin/sh", "-c",

@@ -1,4 +1,4 @@
-// tutti-run as a user sees it, with programs of the shell.
+// tutti-run as a user sees it, with shell programs.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-// A word on a command line that nothing else on this machine has.
+// A word for a command line that no other process on this machine has.
 std::string mark(int number) { return fmt::format("6{}{:07}", number, ::getpid() % 10'000'000); }
 
 TEST(TuttiRun, TellsEachRankItsPlace) {
@@ -82,7 +82,7 @@ TEST(TuttiRun, SaysWhatKnocksOnItsPort) {
                                       HasSubstr("is not a Tutti process")));
 }
 
-// A folder with one file in it, which is gone at the end.
+// A folder with one file, removed at the end.
 class Folder {
  public:
   Folder(const std::string& file, const std::string& text, int mode)
@@ -135,7 +135,7 @@ TEST(TuttiRun, HandsTheSecretOverByADescriptorOnly) {
   const auto lines = sorted_lines(program.output());
   ASSERT_EQ(lines.size(), 6u);
   EXPECT_THAT(lines, testing::Contains(MatchesRegex("\\[0\\] [0-9a-f]{64}")));
-  EXPECT_THAT(lines, testing::Contains("[1] 1"));  // TUTTI_SECRET_FD alone
+  EXPECT_THAT(lines, testing::Contains("[1] 1"));  // only TUTTI_SECRET_FD
   std::string secret;
   for (const auto& line : lines)
     if (line.size() == 68) secret = line.substr(4);
@@ -193,7 +193,7 @@ TEST(TuttiRun, WritesDeathsIntoTheStore) {
 }
 
 TEST(TuttiRun, GivesTheOthersTimeToReport) {
-  // Rank 1 ends in time by itself, rank 2 on SIGTERM, rank 3 on nothing but SIGKILL.
+  // Rank 1 ends by itself in time, rank 2 on SIGTERM, rank 3 only on SIGKILL.
   Program program(run({"-np", "4"},
                       "case $TUTTI_RANK in 0) exit 9;; 1) sleep 1; echo reported;; 2) trap 'echo "
                       "told to end; exit 0' TERM; while :; do sleep 0.1; done;; 3) trap '' TERM; "
@@ -238,7 +238,7 @@ TEST(TuttiRun, SaysWhichRanksHadEndedBeforeTheFirstFailure) {
 }
 
 TEST(TuttiRun, AnInterruptThatIsIgnoredIsFollowedByWorse) {
-  // Rank 0 obeys, rank 1 ends on SIGTERM, rank 2 on nothing but SIGKILL.
+  // Rank 0 obeys, rank 1 ends on SIGTERM, rank 2 only on SIGKILL.
   Program program(run({"-np", "3", "--grace", "1"},
                       "case $TUTTI_RANK in 1) trap '' INT; trap 'echo told; exit 0' TERM;; 2) trap "
                       "'' INT TERM;; esac; echo ready; while :; do sleep 0.1; done"));
@@ -257,7 +257,7 @@ TEST(TuttiRun, AnInterruptThatIsIgnoredIsFollowedByWorse) {
 }
 
 TEST(TuttiRun, CanBeInterruptedWhileNobodyReadsItsOutput) {
-  // Nothing is read from its pipe, so that it is soon full.
+  // Nobody reads the output, so the pipe is soon full.
   Program program(run({"-np", "2"}, fmt::format("while :; do seq {0}00 {0}99; done", mark(7))));
   ::usleep(500'000);
   program.signal(SIGINT);
@@ -276,7 +276,7 @@ TEST(TuttiRun, ASecondInterruptEndsAtOnce) {
 }
 
 TEST(TuttiRun, LeavesNoProcess) {
-  // A program left in the background holds the pipes open as well.
+  // A program in the background keeps the pipes open too.
   Program program(run({"-np", "2"}, fmt::format("sleep {} & echo started", mark(1))));
   EXPECT_EQ(program.finish(), 0);
   EXPECT_LT(program.seconds(), 10);
@@ -293,7 +293,7 @@ TEST(TuttiRun, RanksDieWithIt) {
 }
 
 TEST(TuttiRun, RanksDieWithItBehindAWrapperToo) {
-  // In process groups and sessions of their own, and with no parent left.
+  // The processes are in process groups and sessions of their own, some without a parent.
   Program program(
       run({"-np", "2"}, fmt::format("sh -c 'setsid sleep {} & sleep {}; true' & (setsid "
                                     "sleep {} &); echo ready; wait",
@@ -326,7 +326,8 @@ TEST(TuttiRun, RankZeroReadsItsInput) {
   EXPECT_THAT(sorted_lines(program.output()), ElementsAre("[0] 588895", "[1] 0"));
 }
 
-// Also a launcher whose own streams are closed: else ranks would read the secret as their input.
+// Covers a launcher whose own streams are closed: otherwise ranks would read the secret as their
+// input.
 TEST(TuttiRun, StandardStreamsThatAreClosedAreEmpty) {
   const std::string script = "wc -c; cat /proc/self/fd/$TUTTI_SECRET_FD | wc -c";
   const std::string start = "'" TUTTI_RUN "' -np 1 sh -c '" + script + "'";
@@ -351,7 +352,7 @@ TEST(TuttiRun, GivesOpenMpItsShareAndSaysSoOnce) {
   EXPECT_EQ(unset.errors(),
             "tutti-run: OMP_NUM_THREADS=1 for each of the 3 ranks on this host, its share of the "
             "cores; set it to choose\n");
-  // One rank has all cores, and OpenMP finds them by itself.
+  // A single rank may use all cores, and OpenMP finds them by itself.
   Program alone(with({"env", "-u", "OMP_NUM_THREADS"}, {"-np", "1"}));
   EXPECT_EQ(alone.finish(), 0);
   EXPECT_EQ(alone.output(), "[0] \n");
@@ -433,7 +434,8 @@ TEST(TuttiRun, ManyRanksArePrintedAsTheyStart) {
   EXPECT_EQ(program.finish(60), 0);
   EXPECT_EQ(program.errors().find("Too many open files"), std::string::npos);
   EXPECT_EQ(std::count(program.output().begin(), program.output().end(), '\n'), 600);
-  EXPECT_THAT(program.output(), HasSubstr("[299] 256\n"));  // as without the launcher
+  // The same limit as without the launcher.
+  EXPECT_THAT(program.output(), HasSubstr("[299] 256\n"));
 }
 
 TEST(TuttiRun, LosesNoOutput) {
@@ -448,7 +450,7 @@ TEST(TuttiRun, LosesNoOutput) {
 TEST(TuttiRun, AReaderThatLeavesIsNoReasonToEnd) {
   Program program({"/bin/sh", "-c",
                    "'" TUTTI_RUN "' -np 2 sh -c 'seq 1 50000; echo done >&2; exit 4' | head -1"});
-  EXPECT_EQ(program.finish(), 0);  // head's
+  EXPECT_EQ(program.finish(), 0);  // the exit code of head
   EXPECT_THAT(program.errors(), AllOf(HasSubstr("[0] done"), HasSubstr("[1] done")));
 }
 

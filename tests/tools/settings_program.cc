@@ -1,5 +1,6 @@
-// A rank whose program sets its backend in code and says nothing of its place in the job:
-// `settings_program cpp|c`. Rank 0 prints the mean of all ranks, how many there are and by what.
+// A rank whose program sets its backend in code, but neither its rank nor the size of the job:
+// `settings_program cpp|c`. Rank 0 prints the mean over all ranks, the number of ranks, and the
+// backend.
 #include <tutti.h>
 #include <tutti/tutti.h>
 
@@ -13,7 +14,7 @@ int by_cpp() {
   const auto& options = comm->options();
   float value = static_cast<float>(comm->rank());
   comm->allreduce("value", std::span(&value, 1)).wait();
-  // A setting that only the environment gives counts beside the program's own.
+  // A setting from the environment is used beside the program's own settings.
   if (options.fusion_bytes != 1 << 20 || options.cache_capacity != 77) return 3;
   if (comm->rank() == 0)
     std::printf("%g of %d by %s\n", value, comm->size(), comm->backend().c_str());

@@ -1,11 +1,12 @@
 #!/bin/sh
-# A small Slurm cluster for the length of one command: munged, slurmctld and two slurmd ("n1" and "n2",
-# four CPUs each) on this machine. All of it lives in namespaces of its own for processes and network,
-# so that it ends with this script and its ports are nobody else's, and in a folder that is removed.
+# Runs a small Slurm cluster for the duration of one command: munged, slurmctld and two slurmd ("n1"
+# and "n2", four CPUs each) on this machine. It has its own namespaces for processes and network, so
+# that it ends with this script and its ports are private. It uses a folder that is removed at the
+# end.
 #   slurm_bed.sh COMMAND...     SLURM_CONF is set for it
-# Exit code 77 if this machine cannot have one; the reason is on standard error.
+# Exits with code 77 if this machine cannot run it; the reason is on standard error.
 set -u
-umask 022 # munged wants its folder readable
+umask 022 # munged requires that others can read its folder
 
 skip() { echo "no Slurm bed: $*" >&2; exit 77; }
 PATH=$PATH:/usr/sbin:/sbin
@@ -16,7 +17,8 @@ done
 getent passwd munge > /dev/null || skip "there is no user munge"
 
 if [ -z "${SLURM_BED:-}" ]; then
-  # Not under the temporary folder: munged wants a path that only root and its user can write to.
+  # The temporary folder does not work: munged requires a path that only root and its user can write
+  # to.
   SLURM_BED=$(mktemp -d /var/lib/tutti-slurm-bed.XXXXXX) || skip "cannot make a folder"
   export SLURM_BED
   trap 'rm -rf "$SLURM_BED"' EXIT
@@ -25,9 +27,9 @@ if [ -z "${SLURM_BED:-}" ]; then
   exit
 fi
 
-# Inside. Whatever is left when this shell ends ends with it.
+# This part runs inside the namespaces. All its processes end with this shell.
 ip link set lo up
-# An address beside loopback, without which resolvers find none at all.
+# Resolvers find no address at all if there is none beside loopback.
 ip link add bed0 type bridge && ip address add 10.84.0.1/24 dev bed0 && ip link set bed0 up ||
   skip "no bridge here"
 bed=$SLURM_BED

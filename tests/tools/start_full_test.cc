@@ -1,5 +1,5 @@
-// Many ranks on few cores start in seconds: what each of them asks of the store, and of the others,
-// does not grow with the square of their number.
+// Many ranks on few cores must start in seconds. Their requests to the store and to each other must
+// not grow with the square of their number.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace tutti::test {
 namespace {
 
 constexpr int kRanks = 64;
-// Ten times what 2 cores took that others used as well (1.9 s over shm, 2.0 s over tcp).
+// Ten times the time measured on 2 busy cores (1.9 s over shm, 2.0 s over tcp).
 constexpr double kMostSeconds = 20;
 
 class Start : public testing::TestWithParam<const char*> {};

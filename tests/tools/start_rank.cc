@@ -1,4 +1,4 @@
-// A rank that only starts: it meets the others, waits for all, and ends.
+// A rank that only starts: it connects, waits for all ranks, and ends.
 #include "tutti/core/communicator.h"
 
 int main() {

@@ -1,4 +1,4 @@
-// A rank that looks into the job's store: waits for a key and prints its value.
+// A rank that reads the job's store: it waits for a key and prints its value.
 #include <cstdio>
 #include <string>
 

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-// Two ranks begin with different weights and end with one.
+// Two ranks start with different weights and end with the same.
 int main() {
   auto comm = tutti::Communicator::create();
   torch::manual_seed(comm->rank());

@@ -29,7 +29,7 @@ Backends make_choice(const std::string& name, const std::string& scores, int siz
   return backends;
 }
 
-// Whatever an operation is, some backend is chosen for it, and others run beside it elsewhere.
+// The scores send every operation to one of several backends, which then run beside each other.
 BackendMaker choice_maker(const std::string& name, const std::string& own,
                           const std::string& scores) {
   return {name, [=](int size) { return make_choice(own, scores, size); }};
@@ -77,7 +77,7 @@ TEST(Choice, OfOneBackendIsThatBackend) {
   }
 }
 
-// Scores may name one side of a send alone: it stands for both.
+// Scores that name only send or only recv hold for both.
 TEST(Choice, BothSidesOfASendHearTheSame) {
   for (const auto* scores : {"send:0-inf=tcp/auto", "recv:0-inf=tcp/auto"}) {
     auto ends = make_choice("shm", scores, 2);
@@ -124,7 +124,7 @@ TEST(Choice, ASendMeetsItsReceiveIfOnlyOneOfThemIsNamed) {
         60);
 }
 
-// Whose split must find no key of another backend's in its store.
+// A backend whose split fails if another backend's key is already in the store that it gets.
 class SplittingBackend final : public ForwardingBackend {
  public:
   SplittingBackend(const Context& context, std::string name)
@@ -156,7 +156,7 @@ TEST(Choice, EachBackendSplitsInAStoreOfItsOwn) {
   EXPECT_NE(backend->split(context, 0, 0), nullptr);
 }
 
-// What a rank sends in its operations is counted wherever they run.
+// The choice counts the bytes that a rank sends, whichever backend runs the operation.
 TEST(Choice, CountsTheTrafficOfAll) {
   auto ends = make_choice("shm", "allreduce:0-inf=tcp/ring", 2);
   const int64_t counts[] = {4};
@@ -248,7 +248,7 @@ TEST(Choice, ATypoInTheScoresIsToldOnAllRanks) {
 TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
   const auto backends =
       refusals(3, [](Options& options) { options.backend = options.rank == 1 ? "shm" : "tcp"; });
-  // Of rank 1 and whichever other was first.
+  // The message names rank 1 and whichever other rank published its settings first.
   EXPECT_THAT(
       backends[0],
       testing::AnyOf("rank 0 has TUTTI_BACKEND=tcp, rank 1 has TUTTI_BACKEND=shm; all ranks "

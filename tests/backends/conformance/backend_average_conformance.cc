@@ -1,5 +1,4 @@
-// Averages whose sums leave their type: of numbers at its ends, all ways of a backend tell the
-// same.
+// Averages whose sums overflow their type: every algorithm of a backend must give the same result.
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/queued_parts.h"
@@ -7,7 +6,8 @@
 
 namespace tutti::test {
 
-// One average on all ranks: in no queue, and in one as the engine would start it.
+// Runs each average twice on all ranks: outside queues, and in a queue as the engine would start
+// it.
 TEST_P(BackendConformance, AveragesAtTheLimitsOfTheirTypes) {
   constexpr DataType kTypes[] = {DataType::i8,  DataType::i16, DataType::i32, DataType::i64,
                                  DataType::u8,  DataType::u16, DataType::u32, DataType::u64,
@@ -23,7 +23,7 @@ TEST_P(BackendConformance, AveragesAtTheLimitsOfTheirTypes) {
             for (const int variant : {0, 1, 2}) {
               CaseMaker maker(size, static_cast<uint64_t>(count));
               maker.at_limits = true;
-              // Only an allreduce goes on without ranks that have joined.
+              // Only an allreduce can run when some ranks have joined.
               maker.absent = variant == 1 && kind == CollectiveKind::allreduce ? size - 1 : -1;
               maker.postscale = variant == 2 ? 0.5 : 1;
               auto test = maker.make(kind, dtype, ReduceOp::average, count);

@@ -66,8 +66,8 @@ TEST_P(BackendConformance, LargeAndInPlace) {
   test.check();
 }
 
-// Eight operations at once on each of two communicators, started in another order on each rank and
-// looked after in no order at all.
+// Runs eight operations at the same time on each of two communicators. Each rank starts them in its
+// own order, and they are polled in random order.
 TEST_P(BackendConformance, ManyOperationsInFlightInAnyOrder) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -87,7 +87,7 @@ TEST_P(BackendConformance, ManyOperationsInFlightInAnyOrder) {
     for (int world = 0; world < 2; ++world)
       for (uint64_t i = 0; i < kOperations; ++i) {
         CaseMaker maker(kSize, random());
-        // send needs pairs; the others take every rank.
+        // A send needs pairs of ranks; the other kinds involve every rank.
         const auto kind = kinds[random() % kinds.size()];
         cases.push_back(std::make_unique<Case>(
             maker.make(kind == CollectiveKind::send ? CollectiveKind::barrier : kind, DataType::i32,
@@ -120,7 +120,7 @@ TEST_P(BackendConformance, ManyOperationsInFlightInAnyOrder) {
   }
 }
 
-// A rank alone may start what it likes; nothing comes of it until the others do the same.
+// One rank may start operations alone. They stay pending until the other ranks start them too.
 TEST_P(BackendConformance, StartNeverWaits) {
   open(2);
   CaseMaker maker(2, 9);
@@ -139,7 +139,8 @@ TEST_P(BackendConformance, StartNeverWaits) {
   for (const auto& test : cases) test.check();
 }
 
-// The edges of an operation: memory outside, which is read before and written after.
+// A tensor outside of the bucket: the operation's edges read the input before the operation and
+// write the output after it.
 struct Outside {
   std::vector<float> input, output, bucket;
   int fills = 0, drains = 0;
@@ -162,8 +163,9 @@ struct Outside {
             }};
   }
 
-  /// Sums the input of all ranks into the output. A backend that does not pack by itself gets the
-  /// bucket, and `tag_step` onto its tag, since tags of its queues are one sequence then.
+  /// Sums the input of all ranks into the output. A backend that does not pack tensors itself gets
+  /// the bucket. `tag_step` is then added to the tag, because the tags of this backend's queues
+  /// form one sequence.
   OperationPtr start_sum(Backend& end, Launch launch, std::span<const int64_t> counts,
                          uint64_t tag_step = 0) {
     launch.edges = edges(*this);
@@ -228,7 +230,8 @@ TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
   }
 }
 
-// Longer than what a backend may try out on its first elements before it goes another way.
+// Allreduces so long that a backend may try one algorithm on the first elements and then change to
+// another.
 TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
   constexpr int64_t kCount = 1'600'001;
   for (const int size : rank_counts({2, 3})) {
@@ -275,8 +278,10 @@ TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
   }
 }
 
-// Queues promise one order on all ranks, which a backend may use for ways of its own: every size at
-// which such a way may change, many at once, ranks far apart, several queues, vetoes in between.
+// All ranks start the operations of a queue in one order, which a backend may use for faster
+// algorithms. This test covers every size at which the algorithm may change, many operations at the
+// same time, ranks that are far apart, several queues, and vetoes (a rank refuses the operation) in
+// between.
 TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -343,7 +348,7 @@ TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
   }
 }
 
-// What is cancelled leaves a queue in pieces; it is whole again when its tags begin anew.
+// Cancelled operations leave gaps in a queue. The queue works again when its tags restart.
 TEST_P(BackendConformance, AQueueBeginsAnewAfterAVeto) {
   open(3);
   const int64_t counts[] = {100'000};
@@ -359,7 +364,7 @@ TEST_P(BackendConformance, AQueueBeginsAnewAfterAVeto) {
           {CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 0, data, data, counts, {}, {}},
           launch);
     };
-    // Ranks 0 and 1 run ahead; rank 2 vetoes the first.
+    // Ranks 0 and 1 run ahead; rank 2 vetoes the first operation.
     std::vector<Running> first, ahead;
     for (const int rank : {0, 1}) {
       first.push_back({rank, launch(rank, 0, 0)});
@@ -402,7 +407,7 @@ TEST_P(BackendConformance, CancelledEverywhereHarmsNobody) {
       EXPECT_NE(one.state, OperationState::pending);
       one.operation.reset();
     }
-    // What was on its way of it is thrown away.
+    // Discards the messages of the cancelled operation that are still on their way.
     for (int rank = 0; rank < 3; ++rank) end(rank).transport()->discard(tag_, tag_);
     auto next = maker.make(CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 1000);
     run(next);

@@ -14,13 +14,13 @@
 #include "tests/backends/support/world.h"
 #include "tutti/base/error.h"
 
-// What every Backend promises: of collectives in backend_conformance.cc, of queues of all kinds in
-// backend_queue_conformance.cc, of ends and sleep in backend_life_conformance.cc, and here what
-// those tests stand on. A test program links them
-// (LIBRARIES tutti_backend_conformance) and names its backends:
+// The conformance suite of Backend. backend_conformance.cc tests collectives,
+// backend_queue_conformance.cc queues, and backend_life_conformance.cc the end of ranks and sleep.
+// This header has the fixture. A test program links the suite (LIBRARIES tutti_backend_conformance)
+// and names its backends:
 //   INSTANTIATE_TEST_SUITE_P(Memory, BackendConformance, testing::Values(...));
-// All ranks live in this process. Where nothing else is said one thread drives them all, so
-// whatever would wait for another rank inside a call would hang.
+// All ranks live in this process. Unless a test says otherwise, one thread drives them all, so a
+// call that waited for another rank would hang.
 
 namespace tutti::test {
 
@@ -33,7 +33,7 @@ struct BackendMaker {
 
 inline void PrintTo(const BackendMaker& maker, std::ostream* out) { *out << maker.name; }
 
-/// Segments this small make several of them out of a few thousand elements.
+/// So small that a few thousand elements make several segments.
 constexpr int64_t kTestSegmentBytes = 4096;
 
 inline Launch launch_of(uint64_t tag) {
@@ -72,7 +72,7 @@ class BackendConformance : public testing::TestWithParam<BackendMaker> {
     }
     return running;
   }
-  /// Drives everything until all are over.
+  /// Drives all ranks until every operation has ended.
   void finish(std::vector<Running>& running, OperationState expected) {
     const auto deadline = Deadline::after(kPatience);
     bool pending = true;

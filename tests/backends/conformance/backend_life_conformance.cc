@@ -5,7 +5,7 @@
 
 #include "tests/backends/conformance/backend_conformance.h"
 
-// What every Backend promises of ends, goodbyes, aborts, regions and sleep.
+// The part of the suite about lost ranks, goodbyes, aborts, registered memory and sleep.
 
 namespace tutti::test {
 
@@ -26,8 +26,8 @@ TEST_P(BackendConformance, APeersEndFailsWhatNeedsIt) {
     EXPECT_EQ(event->peer, 2);
     EXPECT_EQ(event->kind, PeerEvent::Kind::lost);
   }
-  // Who needs the lost rank itself fails. Who needs one that failed may wait for ever, and gives up
-  // because of the event.
+  // A rank that needs data from the lost rank fails. A rank that needs data from a failed rank may
+  // wait for ever; it gives up because of the event.
   const auto failed = [](const Running& one) { return one.state == OperationState::failed; };
   while (std::none_of(running.begin(), running.end(), failed) && !deadline.passed())
     for (auto& one : running) {
@@ -45,7 +45,8 @@ TEST_P(BackendConformance, AGoodbyeIsNoLoss) {
   CaseMaker maker(2, 14);
   auto test = maker.make(CollectiveKind::allgather, DataType::f32, ReduceOp::sum, 1000);
   run(test);
-  // Meanwhile the other one goes on, as an engine does: a library may wait for its answer.
+  // Rank 0 keeps making progress meanwhile, as an engine does, because a library may wait for its
+  // answer.
   std::thread leaving([&] {
     end(1).transport()->goodbye(kPatience);
     ends_[1].reset();
@@ -80,7 +81,7 @@ TEST_P(BackendConformance, RegionsAreAlignedAndOfTheHost) {
   EXPECT_THROW(end(0).allocate(1, Device{DeviceKind::cuda, 0}), Error);
 }
 
-// A thread a rank that sleeps whenever it can.
+// Each rank has its own thread, which sleeps whenever it can.
 TEST_P(BackendConformance, SleepersAreWoken) {
   open(3);
   CaseMaker maker(3, 16);

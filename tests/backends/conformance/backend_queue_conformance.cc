@@ -1,5 +1,5 @@
-// Queues of all kinds: what every Backend promises of operations that all ranks start in one order,
-// from whatever memory.
+// Queued operations of all kinds: all ranks start them in one order, and each rank holds its memory
+// in its own way.
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/queued_parts.h"
@@ -7,9 +7,9 @@
 
 namespace tutti::test {
 
-// Lengths beside every border: of a line, of one chunk, of several; and ranks that hold their
-// memory differently, so that one that works in place, or whose memory its peers reach, meets
-// others.
+// The lengths lie on both sides of every border: a cache line, one chunk, several chunks. Ranks
+// hold their memory in different ways, so that a rank that works in place, or whose memory its
+// peers can reach, runs beside ranks that differ.
 TEST_P(BackendConformance, EveryKindInAQueue) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -20,7 +20,7 @@ TEST_P(BackendConformance, EveryKindInAQueue) {
     uint64_t sequence = 0;
     for (const auto kind : kinds_of_all_ranks())
       for (const int64_t count : {0, 1, 7, size, 23, 1000, 5000, 66'000, 150'001}) {
-        // Mixed, and all ranks alike in each form.
+        // First each rank gets a random form, then all ranks use the same form.
         for (int form = kForms; form >= kForms - repetitions(kForms); --form) {
           auto test = maker.make(kind, DataType::f32, ReduceOp::sum, count);
           know_longest(test);
@@ -42,11 +42,12 @@ TEST_P(BackendConformance, EveryKindInAQueue) {
   }
 }
 
-// In place, as many elements come as go, but not from the rank that they went to: what is written
-// must have been sent, however many chunks that takes.
+// An alltoall in place: a rank receives as many elements as it sends, but the counts per peer
+// differ. The backend must not overwrite elements that it has not sent yet, however many chunks
+// there are.
 TEST_P(BackendConformance, AnAlltoallInPlaceWithOtherCountsBack) {
   constexpr int kSize = 3;
-  // To itself, to the next rank, to the one before.
+  // Counts to itself, to the next rank, and to the rank before.
   constexpr int64_t kCounts[kSize] = {10, 60'000, 20'000};
   open(kSize);
   uint64_t sequence = 0;
@@ -77,7 +78,8 @@ TEST_P(BackendConformance, AnAlltoallInPlaceWithOtherCountsBack) {
   }
 }
 
-// Many at once of all kinds, ranks far apart in the queue, what is vetoed in between.
+// Many operations of all kinds at the same time, with ranks far apart in the queue and vetoed
+// operations in between.
 TEST_P(BackendConformance, MixedKindsInOneOrder) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -151,7 +153,7 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
   }
 }
 
-// A wrong use is refused before anything is told to the peers.
+// Invalid counts are refused before the backend sends anything to the peers.
 TEST_P(BackendConformance, CountsThatMakeNoSenseAreRefusedInAQueue) {
   open(2);
   std::byte memory[64] = {};

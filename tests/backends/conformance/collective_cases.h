@@ -13,11 +13,11 @@
 #include "tutti/kernels/convert.h"
 #include "tutti/kernels/reduce.h"
 
-// Collectives with inputs and what must come of them, for the conformance suite of backends.
+// Collectives with inputs and expected outputs, for the conformance suite of backends.
 
 namespace tutti::test {
 
-/// One collective over all ranks: who gives what, and what everybody must get.
+/// One collective over all ranks: the input and the expected output of each.
 struct Case {
   Collective shape;                                               // kind, dtype, op, root, scale
   std::vector<std::vector<std::byte>> inputs, outputs, expected;  // per rank
@@ -45,7 +45,7 @@ struct Case {
   }
 };
 
-/// Small whole numbers, which every type holds and whose sums it holds too.
+/// Small whole numbers that every type can hold, and so can their sums.
 inline std::vector<std::byte> small_numbers(DataType dtype, int64_t count, uint64_t seed) {
   constexpr uint8_t kNumbers[] = {0, 1, 2, 3};
   const auto size = static_cast<size_t>(size_of(dtype)), n = static_cast<size_t>(count);
@@ -55,8 +55,8 @@ inline std::vector<std::byte> small_numbers(DataType dtype, int64_t count, uint6
   return bytes;
 }
 
-/// Numbers at the ends of a type: sums of two of them leave it. Of f16 and wider floats powers of
-/// two, so that no order of adding up rounds.
+/// Numbers at the limits of a type, so that the sum of two overflows. For f16 and wider floats they
+/// are powers of two, so that the order of additions does not change the rounding.
 inline std::vector<std::byte> numbers_at_limits(DataType dtype, int64_t count, uint64_t seed) {
   const double most = is_float(dtype) ? 32'768 : 1e30;  // a cast saturates
   const double numbers[] = {most, -most, most, is_float(dtype) ? 0.0 : 1.0};
@@ -71,9 +71,10 @@ class CaseMaker {
  public:
   CaseMaker(int size, uint64_t seed) : size_(size), random_(seed) {}
 
-  bool at_limits = false;  // the numbers
-  int absent = -1;       // a rank that has joined and adds zeros: an average divides by the others
-  double postscale = 1;  // of what reduces
+  bool at_limits = false;  // inputs at the limits of the type
+  // A rank that has joined and adds zeros: an average divides by the other ranks only.
+  int absent = -1;
+  double postscale = 1;  // for kinds that reduce
 
   Case make(CollectiveKind kind, DataType dtype, ReduceOp op, int64_t count) {
     Case test;
@@ -91,7 +92,7 @@ class CaseMaker {
     test_ = &test;
     count_ = count;
     fill();
-    // What must not be written is compared too.
+    // The check compares bytes that must stay unwritten too.
     for (size_t rank = 0; rank < n; ++rank)
       test.outputs[rank].assign(test.expected[rank].size(), std::byte{0x5a});
     return test;
@@ -214,7 +215,7 @@ class CaseMaker {
       }
       case CollectiveKind::send:
       case CollectiveKind::recv: {
-        // Ranks 2i and 2i+1 talk; a last odd rank sends to nobody: a barrier is not needed for it.
+        // Ranks 2i and 2i+1 exchange data. A last odd rank has no partner and sends to nobody.
         for (size_t r = 0; r < n; ++r) {
           const size_t other = r ^ 1;
           test.send_counts[r] = {count_};

@@ -7,17 +7,18 @@
 
 #include "tests/api/case.h"
 
-// The API suite's cases on memory of the tests' device.
+// The cases of the API suite on the memory of the fake device.
 
 namespace tutti::test {
 
 inline bool has_levels(const std::string& backend) { return backend.find('+') != backend.npos; }
 
-/// All in one job: every case leaves the communicator fit for the next.
+/// Runs all cases in one job: every case leaves the communicator usable for the next one.
 inline constexpr auto kEveryCase = [](auto& communicator) {
   OnDeviceCommunicator there(communicator);
   for (const auto& one : cases()) {
-    // What two levels take through host memory is refused by its Work only.
+    // With two levels, operations that go through host memory fail only when their Work is waited
+    // for.
     if (has_levels(there.backend()) && one.suite != "Allreduce" && one.name == "DuplicateName")
       continue;
     SCOPED_TRACE(one.suite + "." + one.name);

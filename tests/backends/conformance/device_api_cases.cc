@@ -1,4 +1,4 @@
-// The list of the API suite's cases in programs that run them on the tests' device.
+// Registers the cases of the API suite in programs that run them on the fake device.
 
 #include "tests/api/case.h"
 
@@ -16,8 +16,8 @@ std::vector<Case>& case_list() {
 const std::vector<Case>& cases() { return case_list(); }
 
 bool register_case(Case one, const char*, int) {
-  // DeviceError is about memory of another kind on one rank, and here all is of one kind. A device
-  // refuses a gather whose input lies in its output.
+  // DeviceError needs memory of another kind on one rank, and these programs have one kind. A
+  // device backend refuses a gather whose input lies inside its output.
   if (one.name != "DeviceError" && one.name != "GatherFromEveryRowOfTheOutput")
     case_list().push_back(std::move(one));
   return true;

@@ -10,11 +10,11 @@
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/user_stream.h"
 
-// Buckets on the tests' device, for tests of backends that work there.
+// Buckets on the fake device, for tests of backends that run there.
 
 namespace tutti::test {
 
-/// Drives all ends until `over`, which must come in time.
+/// Drives all ranks until `over` is true; fails if that takes too long.
 inline void drive(Backends& ends, const std::function<bool()>& over, double seconds = 20) {
   const auto deadline = Deadline::after(seconds);
   while (!over() && !deadline.passed())
@@ -22,7 +22,7 @@ inline void drive(Backends& ends, const std::function<bool()>& over, double seco
   ASSERT_TRUE(over());
 }
 
-/// A stream of the user that stands still until it is let go, and what it comes to then.
+/// A stream of the user that waits until let_go(), and the event recorded after that wait.
 class HeldStream {
  public:
   HeldStream() {
@@ -36,7 +36,7 @@ class HeldStream {
     device().give_back_word(go_);
   }
   void* ready() const { return ready_; }
-  /// Any thread.
+  /// Any thread may call this.
   void let_go() { std::atomic_ref(*go_).store(1, std::memory_order_release); }
   void synchronize() { device().synchronize(stream_); }
 
@@ -46,8 +46,8 @@ class HeldStream {
   void* const ready_ = device().create_event(kFake);
 };
 
-/// One allreduce of device memory a rank, started in a queue. One that is `ready` at an event does
-/// not live in the backend's memory, and may outlive it.
+/// One rank's allreduce of device memory, started in a queue. A bucket with a `when_ready` event
+/// uses memory that is not the backend's, so it may outlive the backend.
 struct Bucket {
   explicit Bucket(Backend& end, uint64_t tag, int64_t wanted = 1000, uint32_t verdict = 0,
                   void* when_ready = nullptr, int queue = 1)
@@ -62,7 +62,7 @@ struct Bucket {
     device.gates = {&gate, 1};
     start(end, tag, verdict, queue);
   }
-  // Also again, in the same memory.
+  // May be called again for the same memory.
   void start(Backend& end, uint64_t tag, uint32_t verdict = 0, int queue = 1) {
     state = OperationState::pending;
     Launch launch;

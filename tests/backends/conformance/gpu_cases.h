@@ -8,7 +8,7 @@
 #include "tests/support/gpu.h"
 #include "tests/support/ranks.h"
 
-// What every backend that works on a GPU's memory does there.
+// Cases that every backend with support for GPU memory must pass.
 
 namespace tutti::test {
 
@@ -19,7 +19,7 @@ std::vector<T> numbers(size_t count, int start) {
   return values;
 }
 
-/// Steps until the plan is replayed, tensors of two types in one bucket.
+/// Runs steps until the plan is replayed, with tensors of two types in one bucket.
 inline void check_steps(Communicator& comm, Gpu& gpu, bool at_once) {
   const int size = comm.size();
   for (int step = 0; step < 12; ++step) {
@@ -54,7 +54,7 @@ inline void check_kinds(Communicator& comm, Gpu& gpu) {
   comm.broadcast("broadcast", gpu.view(word), size - 1).wait();
   EXPECT_EQ(gpu.read<float>(word), std::vector<float>(100, static_cast<float>(size - 1)));
 
-  // The mean of what differs from rank to rank.
+  // A mean over values that differ between ranks.
   const auto rows = gpu.make(numbers<float>(static_cast<size_t>(3 * size), 2 * rank));
   const auto part = comm.reduce_scatter("reduce_scatter", gpu.view(rows)).output();
   const auto whole = numbers<float>(static_cast<size_t>(3 * size), size - 1);

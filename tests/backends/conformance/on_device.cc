@@ -15,7 +15,7 @@ int64_t sum(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Elements of input and output, as the table of Collective says.
+// The numbers of elements of the input and the output, as the table of Collective defines them.
 std::pair<int64_t, int64_t> extents(const Collective& what, int rank) {
   const auto own = what.send_counts.size() > static_cast<size_t>(rank)
                        ? what.send_counts[static_cast<size_t>(rank)]
@@ -63,7 +63,8 @@ class OnDeviceOperation final : public Operation {
     input_ = memory(in_bytes_);
     output_ = memory(out_bytes_);
     host_.resize(std::max(in_bytes_, out_bytes_));
-    // A vetoed input must not be read, and a bucket is packed by its edges.
+    // The input of a vetoed operation must not be read. The input of a bucket is packed by its
+    // edges.
     const auto* source = collective.input;
     if (launch.edges.fill && launch.verdict == 0) {
       launch.edges.fill(launch.edges.self, {0, in}, host_.data());
@@ -81,7 +82,8 @@ class OnDeviceOperation final : public Operation {
     there.input = static_cast<std::byte*>(input_);
     there.output = static_cast<std::byte*>(output_);
     if (launch.queue != kNoQueue) {
-      // A bucket of one tensor; packed from and into memory of another place.
+      // A queued operation is a bucket of one tensor, which is packed from other memory and
+      // unpacked into other memory.
       pieces_[0] = {static_cast<std::byte*>(input_), collective.dtype, 0, in};
       pieces_[1] = {static_cast<std::byte*>(output_), collective.dtype, 0, out};
       bucket_ = memory(in_bytes_ + static_cast<size_t>(kLaneBytes));

@@ -8,8 +8,9 @@
 
 namespace tutti::test {
 
-/// A backend of devices as one of host memory, for the conformance suite: what it starts is copied
-/// to the device in order of a stream that runs late, worked on there and copied back.
+/// Shows a device backend as a backend of host memory, for the conformance suite. Each operation
+/// copies its input to the device on a late-running stream, works there, and copies the result
+/// back.
 std::unique_ptr<Backend> on_device(std::unique_ptr<Backend> backend);
 
 }  // namespace tutti::test

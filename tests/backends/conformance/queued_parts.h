@@ -10,15 +10,15 @@
 #include "tests/backends/conformance/collective_cases.h"
 #include "tutti/backends/backend.h"
 
-// Operations of a queue, from memory of every sort.
+// One rank's part of a queued operation, in every form that its memory may have.
 
 namespace tutti::test {
 
-/// How a rank holds the memory of an operation. Ranks of one operation may differ.
+/// How a rank holds the memory of an operation. Ranks of one operation may use different forms.
 enum class Form : uint8_t { apart, in_place, region, region_in_place };
 constexpr int kForms = 4;
 
-/// One rank's part of a Case, in memory of its own.
+/// One rank's part of a Case, with its own memory.
 class Part {
  public:
   Part(Backend& backend, Case& test, int rank, Form form) : test_(test), rank_(rank) {
@@ -55,7 +55,7 @@ class Part {
   Collective collective;
 
  private:
-  // In place as far as the kind has it.
+  // Places input and output in the same memory, as far as the kind allows.
   void merge(std::byte* memory, size_t input, size_t output) {
     using enum CollectiveKind;
     int64_t before = 0;
@@ -74,7 +74,7 @@ class Part {
   Case& test_;
   const int rank_;
   std::vector<std::byte> heap_;
-  std::vector<std::byte> before_;  // of the output
+  std::vector<std::byte> before_;  // the output before the operation
   std::unique_ptr<Region> region_;
 };
 
@@ -85,7 +85,7 @@ inline Launch launch_in(int queue, uint64_t tag) {
   return launch;
 }
 
-/// As the engine does: in the queue, if the backend wants it there.
+/// Starts as the engine does: in the queue if the backend packs this operation, otherwise outside.
 inline OperationPtr start_in_queue(Backend& backend, const Collective& collective, Launch launch) {
   if (!backend.packs_itself(collective, launch)) launch.queue = kNoQueue;
   return backend.start(collective, launch);

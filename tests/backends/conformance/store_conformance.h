@@ -15,13 +15,14 @@
 #include "tutti/backends/store.h"
 #include "tutti/base/error.h"
 
-// What every Store promises.
+// The conformance suite of Store.
 
 namespace tutti::test {
 
 struct StoreMaker {
   std::string name;
-  std::function<std::function<std::shared_ptr<Store>()>()> make;  // a world; each call one client
+  // Makes a store; each call of the result opens a client.
+  std::function<std::function<std::shared_ptr<Store>()>()> make;
 };
 
 inline void PrintTo(const StoreMaker& maker, std::ostream* out) { *out << maker.name; }
@@ -76,7 +77,7 @@ TEST_P(StoreConformance, KeysAndValuesAreBytes) {
   EXPECT_TRUE(store_->get("large", Deadline::after(60)) == large);
 }
 
-// Where keys become names of files, these end at 255 bytes.
+// Covers stores that turn keys into file names, which are at most 255 bytes long.
 TEST_P(StoreConformance, TakesKeysOfEveryLength) {
   for (size_t length = 190; length < 270; ++length) {
     const std::string key(length, 'x');
@@ -119,7 +120,7 @@ TEST_P(StoreConformance, GetWaitsForACounterToo) {
       const auto store = client_();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       raises ? store->raise("late least", 3) : store->add("late sum", 3);
-      // Woken by that, not by the end of its time.
+      // get() must be woken by the new value, not by its deadline.
       EXPECT_EQ(got.get_future().wait_for(std::chrono::seconds(15)), std::future_status::ready);
     });
     EXPECT_EQ(store_->get(raises ? "late least" : "late sum", Deadline::after(30)), "3");
@@ -150,7 +151,7 @@ TEST_P(StoreConformance, AddLosesNothing) {
     for (int i = 0; i < 50; ++i) sum += store->add("n", 1);
   });
   EXPECT_EQ(store_->try_get("n"), "200");
-  EXPECT_EQ(sum, 200 * 201 / 2);  // every value was returned once
+  EXPECT_EQ(sum, 200 * 201 / 2);  // every value was returned exactly once
   store_->set("text", "seven");
   EXPECT_EQ(code_of([&] { store_->add("text", 1); }), ErrorCode::invalid_argument);
 }
@@ -170,7 +171,7 @@ TEST_P(StoreConformance, RaiseNeverLowers) {
   EXPECT_EQ(store_->try_get("text"), "seven");
 }
 
-// Whatever the length of the keys: a store may shorten those that are long.
+// Keys of many lengths, because a store may shorten long ones.
 TEST_P(StoreConformance, ErasesAllKeysThatBeginAlikeAndNoOther) {
   for (const size_t length : {size_t{3}, size_t{130}, size_t{190}, size_t{600}}) {
     const std::string path = std::string(length, '/') + "1/";

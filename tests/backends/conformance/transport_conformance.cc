@@ -58,7 +58,7 @@ TEST_P(TransportConformance, MatchesByPeerTagAndKeyInAnyOrder) {
           messages.push_back({from, to, tag << 40, key, pattern(bytes, messages.size()),
                               std::vector<std::byte>(bytes)});
         }
-  // Each is posted at a random time on each side.
+  // Each side posts each message at a random time.
   std::vector<std::pair<size_t, bool>> posts;
   for (size_t i = 0; i < messages.size(); ++i) posts.insert(posts.end(), {{i, true}, {i, false}});
   std::shuffle(posts.begin(), posts.end(), random);
@@ -101,7 +101,7 @@ TEST_P(TransportConformance, AnnouncedMessagesBlockNobody) {
   std::vector<Ticket> waiting;
   for (uint32_t key = 0; key < 20; ++key) waiting.push_back(end(0).isend(1, {1, key, 0}, large));
   settle();
-  // Behind 60 MiB that nobody receives, small and large messages still come through.
+  // Small and large messages still arrive behind 60 MiB that nobody receives.
   for (const size_t bytes : {10, 1'100'000}) {
     const auto data = pattern(bytes, 2);
     std::vector<std::byte> received(bytes);
@@ -123,7 +123,7 @@ TEST_P(TransportConformance, AnnouncedMessagesBlockNobody) {
 
 TEST_P(TransportConformance, ManySmallMessagesBeforeTheirReceivesAreBounded) {
   open(2);
-  // 32 MiB of small messages: far beyond the credit, so most of them wait at the sender.
+  // 32 MiB of small messages exceed the credit by far, so most of them wait at the sender.
   constexpr uint32_t kMessages = 4096;
   const auto data = pattern(8192, 3);
   std::vector<Ticket> sends, receives;
@@ -165,7 +165,7 @@ TEST_P(TransportConformance, AnotherLengthFailsTheReceiveOnly) {
         EXPECT_EQ(finish(end(1), recv), TransferState::failed);
         EXPECT_EQ(finish(end(0), send), TransferState::done);
         EXPECT_EQ(received, std::vector<std::byte>(wanted, std::byte{0x11}));
-        // All else goes on.
+        // Later messages still work.
         std::vector<std::byte> right(bytes);
         const Ticket send2 = end(0).isend(1, {1, 1, 0}, data);
         const Ticket recv2 = end(1).irecv(0, 1, 1, right);
@@ -182,7 +182,7 @@ TEST_P(TransportConformance, VerdictsRideOnMessages) {
     std::vector<std::byte> received(bytes);
     EXPECT_FALSE(end(1).has_veto(33));
     const Ticket send = end(0).isend(1, {33, 0, 6}, data);
-    // Before the receive is posted, also if only the announcement is there.
+    // The veto is visible before the receive is posted, even if only the announcement has arrived.
     EXPECT_TRUE(until([&] { return end(1).has_veto(33); })) << bytes;
     EXPECT_FALSE(end(1).has_veto(34));
     EXPECT_FALSE(end(0).has_veto(33));
@@ -193,7 +193,7 @@ TEST_P(TransportConformance, VerdictsRideOnMessages) {
     EXPECT_EQ(finish(end(0), send, &verdict), TransferState::done);
     EXPECT_FALSE(end(1).has_veto(33));
 
-    // And after it was posted.
+    // The veto is also visible if the receive was posted first.
     const Ticket recv2 = end(1).irecv(0, 33, 0, received);
     const Ticket send2 = end(0).isend(1, {33, 0, 6}, data);
     EXPECT_TRUE(until([&] { return end(1).has_veto(33); })) << bytes;
@@ -255,11 +255,11 @@ TEST_P(TransportConformance, CancelledReceiveLetsItsMessageGo) {
         continue;
       }
       EXPECT_EQ(state, TransferState::failed);
-      // The memory is the caller's again.
+      // The memory is the caller's again, so the transport must not write to it.
       std::fill(received.begin(), received.end(), std::byte{0x33});
       settle();
       EXPECT_EQ(received, std::vector<std::byte>(bytes, std::byte{0x33}));
-      // The message still waits, if it was not on its way.
+      // The message still waits for a receive, unless its transfer had begun.
       if (end(0).test(send) == TransferState::pending) {
         const Ticket again = end(1).irecv(0, 1, 0, received);
         EXPECT_EQ(finish(end(1), again), TransferState::done);
@@ -293,7 +293,7 @@ TEST_P(TransportConformance, CancelledSendIsAsIfNeverSent) {
         if (!receive_first) recv = end(1).irecv(0, 2, 0, received);
         settle();
         if (end(1).test(recv) == TransferState::done) {
-          // It was through before.
+          // The message had arrived before the cancel.
           EXPECT_EQ(state, TransferState::done);
           EXPECT_TRUE(same(received, pattern(bytes, 7)));
           continue;
@@ -317,14 +317,14 @@ TEST_P(TransportConformance, DiscardedTagsAreThrownAway) {
     sends.push_back(end(0).isend(1, {tag, 1, 1}, large));
   }
   EXPECT_TRUE(until([&] { return end(1).has_veto(13); }));
-  end(1).discard(10, 10);  // some wait here already
+  end(1).discard(10, 10);  // some messages of this tag have arrived
   end(1).discard(12, 14);
   EXPECT_FALSE(end(1).has_veto(10));
   EXPECT_FALSE(end(1).has_veto(12));
   EXPECT_TRUE(end(1).has_veto(11));
-  sends.push_back(end(0).isend(1, {14, 0, 1}, small));  // some come later
+  sends.push_back(end(0).isend(1, {14, 0, 1}, small));  // some messages arrive after the discard
   sends.push_back(end(0).isend(1, {14, 1, 1}, large));
-  // Their senders get rid of them.
+  // The sends of discarded messages complete.
   for (const size_t i : {0, 1, 4, 5, 6, 7, 8, 9})
     EXPECT_EQ(finish(end(0), sends[i]), TransferState::done) << i;
   EXPECT_FALSE(end(1).has_veto(14));
@@ -348,7 +348,7 @@ TEST_P(TransportConformance, ControlMessagesKeepTheirOrder) {
   const Ticket unmatched = end(1).isend(0, {1, 1, 0}, noise);
   for (const auto& message : sent)
     for (const int from : {1, 2}) {
-      // Posting copies.
+      // post() copies the message, so the caller may overwrite it.
       auto copy = message;
       end(from).post(0, copy);
       std::fill(copy.begin(), copy.end(), std::byte{0});

@@ -13,9 +13,9 @@
 #include "tutti/base/descriptor.h"
 #include "tutti/collectives/transport.h"
 
-// What every Transport promises: of messages in transport_conformance.cc, of sleeping and ending in
-// transport_life_conformance.cc, and here what those tests stand on. A test program links them
-// (LIBRARIES tutti_transport_conformance) and names its transports:
+// The conformance suite of Transport. transport_conformance.cc tests messages, and
+// transport_life_conformance.cc sleep and the end of ranks. This header has the fixture. A test
+// program links the suite (LIBRARIES tutti_transport_conformance) and names its transports:
 //   INSTANTIATE_TEST_SUITE_P(Memory, TransportConformance, testing::Values(...));
 
 namespace tutti::test {
@@ -24,8 +24,8 @@ using Transports = std::vector<std::unique_ptr<Transport>>;
 
 struct TransportMaker {
   std::string name;
-  std::string route;                    // what route() says; empty: it depends on the peer
-  std::function<Transports(int)> make;  // all ranks' ends, in this process
+  std::string route;                    // expected route(); empty if it depends on the peer
+  std::function<Transports(int)> make;  // the transports of all ranks, in this process
 };
 
 inline void PrintTo(const TransportMaker& maker, std::ostream* out) { *out << maker.name; }
@@ -44,7 +44,7 @@ class TransportConformance : public testing::TestWithParam<TransportMaker> {
       if (transport) moved |= transport->progress();
     return moved;
   }
-  /// Moves everybody until the condition holds.
+  /// Drives all ranks until the condition holds.
   bool until(const std::function<bool()>& condition) {
     const auto deadline = Deadline::after(kPatience);
     while (!condition()) {
@@ -53,7 +53,7 @@ class TransportConformance : public testing::TestWithParam<TransportMaker> {
     }
     return true;
   }
-  /// Moves everybody until nothing has moved for a while.
+  /// Drives all ranks until nothing has moved for 20 ms.
   void settle() {
     for (auto quiet = Clock::now(); Clock::now() - quiet < std::chrono::milliseconds(20);)
       if (progress_all())
@@ -74,14 +74,14 @@ class TransportConformance : public testing::TestWithParam<TransportMaker> {
     EXPECT_TRUE(until([&] { return event || (event = transport.take_event()); }));
     return event;
   }
-  /// Sleeps as an engine does.
+  /// Sleeps as an engine does when it has nothing to do.
   static void rest(Transport& transport) {
     if (!transport.arm()) return;
     Poller poller;
     poller.watch(transport.descriptor(), 1 /* EPOLLIN */);
     ASSERT_TRUE(poller.wait(static_cast<int>(kPatience * 1000))) << "woken by nobody";
   }
-  /// Whether it sleeps soundly; once it may look again before.
+  /// Returns whether the transport falls asleep and stays so. It may wake up once before.
   bool comes_to_rest(Transport& transport) {
     Poller poller;
     poller.watch(transport.descriptor(), 1 /* EPOLLIN */);

@@ -3,7 +3,7 @@
 
 #include "tests/backends/conformance/transport_conformance.h"
 
-// What every Transport promises of ends, goodbyes, aborts and sleep.
+// The part of the suite about lost ranks, goodbyes, aborts and sleep.
 
 namespace tutti::test {
 
@@ -25,7 +25,8 @@ TEST_P(TransportConformance, DestructionIsALoss) {
   EXPECT_EQ(event->peer, 2);
   EXPECT_EQ(event->kind, PeerEvent::Kind::lost);
   EXPECT_FALSE(event->detail.empty());
-  // What had come whole is not lost; nothing new can be sent or received; the others go on.
+  // A message that had fully arrived can still be received. New sends and receives fail. The other
+  // ranks keep working.
   EXPECT_EQ(finish(end(0), end(0).irecv(2, 1, 5, early)), TransferState::done);
   EXPECT_EQ(early, whole);
   EXPECT_EQ(finish(end(0), end(0).isend(2, {1, 2, 0}, large)), TransferState::failed);
@@ -42,7 +43,8 @@ TEST_P(TransportConformance, DestructionIsALoss) {
 
 TEST_P(TransportConformance, GoodbyeFlushesAndIsNoLoss) {
   open(2);
-  // More than fits on the way: goodbye must wait for rank 1 to read.
+  // The message is larger than the buffers between the ranks, so goodbye() must wait for rank 1 to
+  // read.
   std::vector<std::byte> last = pattern(8 << 20, 4), message;
   std::thread leaving([&] {
     end(0).post(1, last);
@@ -65,7 +67,7 @@ TEST_P(TransportConformance, GoodbyeFlushesAndIsNoLoss) {
 
 TEST_P(TransportConformance, GoodbyeHasADeadline) {
   open(2);
-  // Nobody reads at the other end.
+  // Rank 1 reads nothing.
   for (int i = 0; i < 4; ++i) end(0).post(1, pattern(Transport::kMaxControlBytes, 1));
   const auto before = Clock::now();
   end(0).goodbye(0.2);
@@ -91,7 +93,7 @@ TEST_P(TransportConformance, AbortFailsEverythingFromAnyThread) {
   other.join();
   EXPECT_EQ(end(0).test(end(0).isend(1, {1, 2, 0}, memory)), TransferState::failed);
   EXPECT_EQ(end(0).test(end(0).irecv(1, 1, 2, memory)), TransferState::failed);
-  // What still comes wakes nobody for ever.
+  // Messages that still arrive must not wake rank 0 for ever.
   for (int i = 0; i < 100; ++i) end(1).post(0, pattern(1000, 1));
   settle();
   EXPECT_TRUE(comes_to_rest(end(0)));
@@ -103,8 +105,8 @@ TEST_P(TransportConformance, AnIdleTransportSleeps) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(comes_to_rest(end(rank)));
 }
 
-// Each side sleeps whenever nothing is there, so that every message needs its wake-up; a lost one
-// is a hang, which rest() reports.
+// Each side sleeps whenever it has nothing to do, so that every message needs a wake-up. A lost
+// wake-up is a hang, which rest() reports.
 TEST_P(TransportConformance, NoWakeUpIsLost) {
   open(2);
   constexpr uint32_t kRounds = 3000;
@@ -124,7 +126,7 @@ TEST_P(TransportConformance, NoWakeUpIsLost) {
   for (auto& thread : threads) thread.join();
 }
 
-// The same with messages that fill what is between the ranks, so that senders sleep too.
+// Large messages fill the buffers between the ranks, so that senders sleep too.
 TEST_P(TransportConformance, NoWakeUpOfASenderIsLost) {
   open(3);
   constexpr uint32_t kRounds = 12;

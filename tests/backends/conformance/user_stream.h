@@ -16,7 +16,7 @@ inline constexpr Device kFake{DeviceKind::fake, 0};
 
 inline FakeDevice& device() { return static_cast<FakeDevice&>(device_runtime(DeviceKind::fake)); }
 
-// A stream of the user, and tensors that are filled and read in its order only.
+// A stream of the user, and tensors that are filled and read in stream order only.
 class UserStream {
  public:
   UserStream() : stream_(device().create_stream(kFake)) {}
@@ -42,7 +42,7 @@ class UserStream {
       }
     });
   }
-  /// What the stream sees when it gets there.
+  /// Returns the values that the stream sees when it reaches this point.
   std::vector<double> read(const Tensor& tensor) {
     std::vector<double> values(static_cast<size_t>(tensor.count()));
     device().host_function(stream_, [&] {

@@ -1,4 +1,4 @@
-// What becomes of the calls: they are compared with those of the other ranks, and run on streams.
+// Compares the calls of all ranks and runs them on streams.
 
 #include <fmt/format.h>
 
@@ -55,7 +55,7 @@ bool reduces(Kind kind) {
   return kind == Kind::allreduce || kind == Kind::reduce || kind == Kind::reduce_scatter;
 }
 
-// What all ranks say alike.
+// The text that must be equal on all ranks.
 std::string agreed_part(const FakeCall& call) {
   return call.is_pair() ? fmt::format("{} of type {}", call.count, static_cast<int>(call.dtype))
                         : call.describe();
@@ -101,7 +101,8 @@ FakeSlot& slot_of(FakeWorld& world, const FakeCall& call, int rank) {
   return call.is_pair() ? world.messages[message_key(call, rank)] : world.collectives[call.number];
 }
 
-// The place of one side of a message within its slot: both may be one rank.
+// The key of one side of a message within its slot. It is not the rank, since both sides may be one
+// rank.
 int place_of(const FakeCall& call, int rank) {
   return call.is_pair() ? static_cast<int>(call.kind == Kind::recv) : rank;
 }
@@ -110,7 +111,8 @@ void nap(int most_micros) {
   std::this_thread::sleep_for(std::chrono::microseconds(FakeState::instance().random(most_micros)));
 }
 
-// A call as a note for ranks that are other processes; before what it brings.
+// The header of a note that describes a call to ranks in other processes. The call's data follows
+// it.
 struct CallNote {
   Kind kind;
   size_t count;
@@ -130,7 +132,8 @@ std::string note_name(const FakeCall& call, int rank, int place) {
   return fmt::format("{}.{}.{}", name, call.number, place);
 }
 
-// What one stream does of a group; false if the communicator is over before.
+// One stream's part in one call of a group. The functions return false if the communicator ends
+// first.
 class Participation {
  public:
   Participation(FakeComm& comm, const FakeCall& call)
@@ -183,10 +186,11 @@ class Participation {
     world_.notes->leave(name, std::as_bytes(std::span(&note, 1)),
                         {static_cast<const std::byte*>(call_.input),
                          bytes_brought(call_, comm_.rank, world_.size)});
-    // Those of messages go when they were read.
+    // Notes of messages are removed by their reader, notes of collectives later.
     if (!call_.is_pair()) comm_.left_now.push_back(name);
   }
-  // A rank that never comes is waited for until the communicator is over; so is one that disagrees.
+  // Waits for the notes of the other ranks. A rank that never comes, or calls something else, is
+  // waited for until the communicator ends.
   bool finish_by_notes(int most_delay) {
     FakeSlot slot;
     std::deque<std::vector<std::byte>> notes;
@@ -267,7 +271,7 @@ bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls) {
     call.number = call.kind == Kind::send   ? comm.next_send[call.root]++
                   : call.kind == Kind::recv ? comm.next_recv[call.root]++
                                             : comm.next_collective++;
-    if (world.notes) continue;  // it is compared when it runs
+    if (world.notes) continue;  // calls of processes are compared when they run
     auto& slot = slot_of(world, call, comm.rank);
     slot.called.emplace(place_of(call, comm.rank), call);
     const auto& first = *slot.called.begin();
@@ -294,7 +298,7 @@ void run_calls(FakeComm& comm, const std::vector<FakeCall>& calls) {
   for (auto& part : parts)
     if (comm.is_over.load() || !part.finish(most)) break;
   if (!comm.left_now.empty() && !comm.is_over.load()) {
-    // All have come to this group, so none still reads of the one before.
+    // All ranks have reached this group, so nobody still reads the notes of the group before.
     for (const auto& name : std::exchange(comm.left_before, std::exchange(comm.left_now, {})))
       comm.world->notes->remove(name);
   }

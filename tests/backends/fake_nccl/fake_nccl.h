@@ -7,54 +7,55 @@
 
 namespace tutti::test {
 
-/// The tests' NCCL: the same functions over the tests' fake device, for ranks that are threads of
-/// this process, or processes of one machine (see Settings::folder). A shared library, which the
-/// plugin loads by its file; a test that links to it steers and asks the same copy, which is that
-/// of its process. It judges who uses it: see complaints().
+/// A fake NCCL with the same functions on the fake device. Ranks are threads of this process or
+/// processes of one machine (see Settings::folder). It is a shared library, which the plugin loads
+/// by its file name. A test that links to it controls and queries the copy that its own process
+/// loaded. It checks how its callers use NCCL: see complaints().
 class FakeNccl {
  public:
   struct Settings {
     uint64_t seed = 1;
     int version = 22809;
-    /// Calls take effect after ncclCommGetAsyncError has said "in progress" for up to this long.
+    /// Upper bound of the random time that a call stays "in progress" (ncclCommGetAsyncError)
+    /// before it takes effect.
     std::chrono::microseconds most_call_delay{200};
-    /// So long may a rank's results come after they are computed.
+    /// Upper bound of the random time after which a rank's results arrive.
     std::chrono::microseconds most_result_delay{200};
-    /// So long may a communicator take to end.
+    /// Upper bound of the random time that a communicator takes to end.
     std::chrono::microseconds most_end_delay{5000};
-    /// Ranks of one world on one device are refused, as by NCCL without NCCL_HOSTID.
+    /// Refuses two ranks of one communicator on one device, as NCCL does without NCCL_HOSTID.
     bool refuse_shared_device = false;
-    /// Of ranks that are processes: a folder of this job alone, through which their data goes. All
-    /// give the same, and the test removes it. When one of them ends, the others hang, as those of
-    /// NCCL do within a host. What they call is compared when it runs.
+    /// For ranks that are processes: a folder of this job through which the data goes. All ranks
+    /// give the same folder, and the test removes it. When one rank's process ends, the others
+    /// hang, as with NCCL within a host. Calls are compared when they run.
     std::string folder = {};
   };
-  /// Forgets all that was; no communicator may live.
+  /// Resets all state; no communicator may exist.
   static void begin(const Settings& settings);
-  /// What was done that NCCL's contract forbids, since the last begin(): two threads in one
-  /// communicator; a call while another is in progress; count, dtype, op or root that differ
-  /// between ranks; a call after abort or destroy; a group that was never ended, or opened twice;
-  /// buffers that one rank registered and another did not; registered memory that is freed; a
-  /// communicator that is split while an operation is outstanding, or at another place among the
-  /// calls of another rank; one that blocks; one that is neither destroyed nor aborted in the end.
+  /// Violations of NCCL's contract since the last begin(): two threads in one communicator; a call
+  /// while another is in progress; ranks that differ in count, dtype, op or root; a call after
+  /// abort or destroy; a group that was never ended, or opened twice; buffers that only some ranks
+  /// registered; registered memory that was freed; a communicator that is split while an operation
+  /// is outstanding, or after a different number of collectives on another rank; a blocking
+  /// communicator; a communicator that was neither destroyed nor aborted.
   static std::vector<std::string> complaints();
 
-  /// The communicators of this rank take part in nothing from their next operation on, as if its
+  /// From their next operation on, the communicators of this rank take part in nothing, as if its
   /// process were stopped or gone.
   static void hang(int rank);
-  /// They report this asynchronous error (a ncclResult_t), and hang.
+  /// The communicators of this rank report this asynchronous error (an ncclResult_t) and hang.
   static void fail(int rank, int result);
-  /// Operations that ran to their end, over all ranks.
+  /// The number of operations that completed, over all ranks.
   static int64_t completed();
   static int64_t aborts();
-  /// Registrations that were made and that stand.
+  /// The number of registrations ever made, and of those that still exist.
   static int64_t registrations_made();
   static int64_t registrations();
-  /// What each communicator was told, as "min_ctas=4 net_name=Socket"; as much of it as this
-  /// version reads.
+  /// The settings that each communicator received, as "min_ctas=4 net_name=Socket". Settings that
+  /// this version does not know are missing.
   static std::vector<std::string> configs();
-  /// Communicators that are neither destroyed nor aborted to the end; unique ids that were given
-  /// out; calls of ncclCommSplit, and those without a color, over all ranks.
+  /// The number of communicators that are not yet destroyed or aborted; of unique ids; of
+  /// ncclCommSplit calls; and of those calls that had no color, over all ranks.
   static int64_t living();
   static int64_t unique_ids();
   static int64_t splits();

@@ -1,4 +1,4 @@
-// The functions of NCCL that the plugin looks up.
+// The NCCL functions that the plugin looks up.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 
 thread_local std::string last_error;
 
-// The calls that this thread collects in a group.
+// The calls that this thread collects in an NCCL group.
 struct Group {
   int depth = 0;
   FakeComm* comm = nullptr;
@@ -37,7 +37,8 @@ ncclResult_t refuse(const std::string& why) {
   return ncclInvalidUsage;
 }
 
-// A thread in a call. It stays there for a while, so that another one is met.
+// Marks that a thread is inside a call. It sometimes sleeps there, so that a second thread is
+// detected.
 class Inside {
  public:
   Inside(FakeComm& comm, const char* call) : comm_(comm) {
@@ -60,7 +61,7 @@ class Inside {
   bool may_go_on_ = true;
 };
 
-// What was called takes effect later; until then the communicator is busy.
+// Delays the effect of a call at random; the communicator is busy until then.
 ncclResult_t defer(FakeComm& comm, std::function<void()> effect) {
   auto& state = FakeState::instance();
   const int most = static_cast<int>(state.settings().most_call_delay.count());
@@ -100,7 +101,7 @@ ncclResult_t call(ncclComm_t handle, const FakeCall& one, cudaStream_t stream) {
   return ncclSuccess;
 }
 
-// A new communicator is busy until all its ranks are there.
+// Keeps a new communicator busy until all its ranks have joined.
 void await_all(FakeComm& comm) {
   comm.is_ready = [&world = *comm.world] { return all_have_joined(world); };
   comm.busy_until = Clock::now();
@@ -289,7 +290,7 @@ ncclResult_t ncclGroupEnd() {
   return submit(*group.comm, std::move(calls), group.stream);
 }
 
-// Such an operator's number says by which power of two it divides.
+// The op encodes the power of two by which it divides.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t dtype,
                                       ncclScalarResidence_t, ncclComm_t handle) {
   auto& comm = fake(handle);

@@ -9,16 +9,16 @@
 
 namespace tutti::test {
 
-/// Every test of the program begins with a fresh fake, and fails for what the fake complains of.
+/// Every test of the program begins with a fresh fake NCCL and fails if the fake has complaints.
 class FakeNcclJudge final : public testing::EmptyTestEventListener {
  public:
-  /// To be called while the program starts.
+  /// Must be called while the program starts.
   static bool install() {
     testing::UnitTest::GetInstance()->listeners().Append(new FakeNcclJudge);
     return true;
   }
   void OnTestStart(const testing::TestInfo&) override {
-    // Outlives every communicator, since streams may run late.
+    // The device outlives every communicator, since streams may run late.
     static FakeDevice device;
     FakeNccl::Settings settings;
     settings.seed = std::random_device{}();

@@ -9,12 +9,12 @@
 
 namespace tutti::test {
 
-/// How ranks that are processes of their own meet: by notes in a folder that the test makes and
-/// removes. A note is there whole or not at all, and outlives the process that left it, as does
-/// what is on its way through a network. Any thread.
+/// Ranks in different processes exchange data by notes in a folder that the test makes and removes.
+/// A note appears completely or not at all. It outlives the process that wrote it, like data that
+/// is on its way through a network. Any thread may use this class.
 class FakeNotes {
  public:
-  /// `prefix`: of their names, which no one else's have.
+  /// The names of all notes begin with `prefix`, which nobody else uses.
   FakeNotes(std::filesystem::path folder, std::string prefix);
 
   const std::filesystem::path& folder() const { return folder_; }

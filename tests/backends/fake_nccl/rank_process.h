@@ -9,8 +9,8 @@
 
 namespace tutti::test {
 
-/// Makes this process one rank on the tests' device and the tests' NCCL, in a job whose ranks are
-/// processes and share `folder`. Outlives its communicators, since streams may run late.
+/// Makes this process one rank on the fake device and the fake NCCL, in a job whose ranks are
+/// processes that share `folder`. It outlives its communicators, since streams may run late.
 class FakeNcclRank {
  public:
   explicit FakeNcclRank(const std::string& folder) {
@@ -20,7 +20,7 @@ class FakeNcclRank {
     FakeNccl::begin(settings);
   }
 
-  /// What the fake has to say when all communicators are gone.
+  /// Returns the fake's complaints after all communicators are gone.
   static std::vector<std::string> last_complaints() {
     auto all = FakeNccl::complaints();
     if (FakeNccl::living() > 0)

@@ -7,7 +7,7 @@
 
 namespace tutti::test {
 
-// --- who belongs together -----------------------------------------------------------------------
+// --- joining and splitting ----------------------------------------------------------------------
 
 namespace {
 
@@ -19,7 +19,7 @@ struct SplitNote {
   uint64_t place;
 };
 
-// The holder of the world's mutex.
+// The caller holds the world's mutex.
 void add_wish(FakeWorld& world, int number, int rank, const SplitNote& wish) {
   auto& split = world.splits[number];
   if (split.wishes.empty()) split.place = wish.place;
@@ -170,7 +170,7 @@ int64_t FakeState::living() {
                        [](const auto& comm) { return !comm->is_gone.load(); });
 }
 
-// As NCCL does: of a struct of another version, what this one knows.
+// Reads only the fields that this version knows, as NCCL does with a struct of another version.
 bool FakeState::note_config(const ncclConfig_t* config) {
   const std::lock_guard lock(mutex_);
   const int version = settings_.version;
@@ -226,7 +226,7 @@ void FakeState::open_group(bool open) {
     open_groups_.erase(std::this_thread::get_id());
 }
 
-// --- what tests say -----------------------------------------------------------------------------
+// --- the interface of tests ---------------------------------------------------------------------
 
 void FakeNccl::begin(const Settings& settings) { FakeState::instance().begin(settings); }
 std::vector<std::string> FakeNccl::complaints() { return FakeState::instance().complaints(); }

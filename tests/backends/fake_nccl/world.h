@@ -23,10 +23,10 @@
 
 namespace tutti::test {
 
-/// The first operator that a program made.
+/// The value of the first op that a program creates.
 inline constexpr int kFirstOwnOp = ncclNumOps + 8;
 
-/// One call for a collective or one half of a pair, as it came.
+/// One call of a collective, or of one side of a message, as the program made it.
 struct FakeCall {
   enum class Kind { allreduce, reduce, reduce_scatter, allgather, broadcast, send, recv };
   Kind kind = Kind::allreduce;
@@ -34,16 +34,16 @@ struct FakeCall {
   void* output = nullptr;
   size_t count = 0;
   ncclDataType_t dtype = ncclFloat32;
-  int op = -1;    // of what reduces
-  int root = -1;  // or the peer
+  int op = -1;    // for kinds that reduce
+  int root = -1;  // the peer for send and recv
   bool is_registered = false;
-  uint64_t number = 0;  // among those of its communicator, or of its pair
+  uint64_t number = 0;  // index among the calls of its communicator, or of its pair of ranks
 
   bool is_pair() const { return kind == Kind::send || kind == Kind::recv; }
   std::string describe() const;
 };
 
-/// What the ranks bring to one collective, or the two to one message.
+/// The calls of all ranks for one collective, or of both sides of one message.
 struct FakeSlot {
   std::map<int, FakeCall> called, arrived;  // by rank
   std::vector<std::byte> result;
@@ -56,49 +56,50 @@ struct FakeComm;
 
 struct FakeWorld;
 
-/// What the ranks of a communicator bring to one splitting of it.
+/// The calls of all ranks for one split of a communicator.
 struct FakeSplit {
-  std::map<int, std::pair<int, int>> wishes;        // color and key of each rank that came
-  uint64_t place = 0;                               // among the collectives of the first
-  std::map<int, std::shared_ptr<FakeWorld>> parts;  // by color, once all have come
+  std::map<int, std::pair<int, int>> wishes;  // color and key of each rank that has called
+  uint64_t place = 0;                         // collectives that the first rank had called before
+  std::map<int, std::shared_ptr<FakeWorld>> parts;  // by color, once all ranks have called
 };
 
-/// All ranks of one communicator.
+/// The state that all ranks of one communicator share.
 struct FakeWorld {
   explicit FakeWorld(int wanted, std::optional<FakeNotes> of_processes = {})
       : size(wanted), notes(std::move(of_processes)), next_split(static_cast<size_t>(wanted), 0) {}
   const int size;
-  const std::optional<FakeNotes> notes;  // of ranks that are processes
-  std::mutex mutex;                      // guards the following
+  const std::optional<FakeNotes> notes;  // set if ranks are processes
+  std::mutex mutex;                      // guards the fields below
   std::condition_variable changed;
   std::map<int, FakeComm*> members;
   std::map<uint64_t, FakeSlot> collectives;
   std::map<std::pair<std::pair<int, int>, uint64_t>, FakeSlot> messages;
-  std::vector<int> next_split;      // of each rank
-  std::map<int, FakeSplit> splits;  // by number
+  std::vector<int> next_split;      // per rank
+  std::map<int, FakeSplit> splits;  // by index of the split
 };
 
-/// The state behind every ncclComm_t. Kept for ever, so that late calls are known as such.
+/// The state behind every ncclComm_t. It is kept for ever, so that late calls are detected.
 struct FakeComm {
   std::shared_ptr<FakeWorld> world;
   int rank = 0;
-  int root_rank = 0;  // in the communicator that was made by an id and of which it is a part
+  // This rank in the communicator made from a unique id, of which this one is a part.
+  int root_rank = 0;
   std::atomic<int> threads_inside{0};
   std::atomic<bool> is_over{false};  // being aborted or destroyed, or gone
   std::atomic<bool> is_gone{false};
   std::atomic<bool> is_hanging{false};
   std::atomic<int> error{ncclSuccess};
-  std::atomic<int> running{0};      // groups of calls on streams
-  std::atomic<int> outstanding{0};  // and those that were called and are not over
-  // The holder of the caller's token only.
+  std::atomic<int> running{0};      // groups of calls that run on streams
+  std::atomic<int> outstanding{0};  // called groups that have not ended
+  // Used only by the thread that may call this communicator now.
   std::optional<Clock::time_point> busy_until;
-  std::deque<std::function<void()>> deferred;  // what happens when it is busy no more
-  std::function<bool()> is_ready;              // and what must be true before
+  std::deque<std::function<void()>> deferred;  // effects to apply when busy_until has passed
+  std::function<bool()> is_ready;              // must also be true before these effects
   uint64_t next_collective = 0;
   std::map<int, uint64_t> next_send, next_recv;
   std::map<const std::byte*, size_t> registered;
-  // The communicator's stream only: the notes of collectives, of the group of calls that runs and
-  // of that before it.
+  // Used only on the communicator's stream: the notes of collectives of the current group of calls
+  // and of the group before.
   std::vector<std::string> left_now, left_before;
 
   bool has_registered(const void* memory) const {
@@ -110,7 +111,7 @@ struct FakeComm {
   }
 };
 
-/// The judge and everything that outlives a communicator.
+/// Checks the callers, and holds everything that outlives a communicator.
 class FakeState {
  public:
   static FakeState& instance();
@@ -124,7 +125,7 @@ class FakeState {
   int64_t living();
   std::shared_ptr<FakeWorld> world(const std::string& id, int size);
   void for_each_comm(int rank, const std::function<void(FakeComm&)>& f);
-  /// False if it is none, or one of a communicator that blocks.
+  /// Returns false if `config` is invalid or asks for a blocking communicator.
   bool note_config(const ncclConfig_t* config);
   std::vector<std::string> configs();
   void note_registration(const void* memory, int change);
@@ -139,26 +140,30 @@ class FakeState {
   std::atomic<int64_t> registrations{0};
 
  private:
-  std::mutex mutex_;  // guards the following
+  std::mutex mutex_;  // guards the fields below
   FakeNccl::Settings settings_;
   std::mt19937_64 random_{1};
   std::vector<std::string> complaints_, configs_;
   std::map<std::string, std::shared_ptr<FakeWorld>> worlds_;
   std::vector<std::unique_ptr<FakeComm>> comms_;
   std::set<std::thread::id> open_groups_;
-  std::map<const void*, int> registered_;  // with how many communicators
+  // Memory and the number of communicators that registered it.
+  std::map<const void*, int> registered_;
 };
 
-/// Whether all ranks have made their communicator.
+/// Returns whether all ranks have made their communicator.
 bool all_have_joined(FakeWorld& world);
-/// Judges the calls against those of the other ranks; false if they disagree.
+/// Compares the calls with those of the other ranks; returns false if they differ.
 bool judge_calls(FakeComm& comm, std::vector<FakeCall>& calls);
-/// Brings this rank's wish to its next splitting, whose number it returns, and judges it.
+/// Adds this rank's color and key to its next split, checks the call, and returns the index of the
+/// split.
 int judge_split(FakeComm& comm, int color, int key);
-/// Whether all ranks have come to it; then, the part and the rank in it of this rank.
+/// Returns whether all ranks have called split `number`. part_of() then gives this rank's part and
+/// its rank in it.
 bool is_split(FakeWorld& world, int number);
 std::pair<std::shared_ptr<FakeWorld>, int> part_of(FakeComm& comm, int number);
-/// On a stream: takes part with the other ranks; returns early when the communicator is over.
+/// Runs the calls on a stream together with the other ranks; returns early when the communicator
+/// ends.
 void run_calls(FakeComm& comm, const std::vector<FakeCall>& calls);
 
 }  // namespace tutti::test

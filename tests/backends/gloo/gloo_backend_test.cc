@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
                                                     "allreduce:0-inf=halving_doubling")),
                          name_of);
 
-// One allreduce over all of `ends`.
+// Runs one allreduce over all of `ends`.
 void run_allreduce(Backends& ends, CaseMaker& maker, uint64_t tag, DataType dtype, ReduceOp op,
                    int64_t count, bool in_place = false) {
   SCOPED_TRACE(testing::Message() << ends.size() << " ranks, count " << count);
@@ -73,7 +73,7 @@ TEST(Gloo, AllreducesOfManySizesOneAfterAnother) {
         }
 }
 
-// Several pieces in each step, and ranks beyond a power of two.
+// Covers several pieces in each step, and numbers of ranks that are not a power of two.
 TEST(Gloo, HalvingAndDoublingInPieces) {
   for (const int size : {2, 3, 4, 6}) {
     auto ends = make_backends(find_backend("gloo"), size, [](Context& context) {
@@ -89,8 +89,8 @@ TEST(Gloo, HalvingAndDoublingInPieces) {
   }
 }
 
-// Gloo cannot be told to give a call up; its connections and waits can be ended under it, as the
-// engine does on every rank that hears of a loss.
+// Gloo cannot cancel a call. Its connections and waits can be ended under it instead, which the
+// engine does on every rank that learns of a loss.
 TEST(Gloo, ACallInTheMiddleEndsAtOnceOnAllRanks) {
   constexpr int64_t kCount = 64 << 20;
   const int64_t counts[] = {kCount};
@@ -133,7 +133,8 @@ TEST(Gloo, ACallInTheMiddleEndsAtOnceOnAllRanks) {
   }
 }
 
-// The backend ends all that waits when it hears of a call that failed, before the call is over.
+// The worker reports a failed call before it marks the call as over. The backend uses that report
+// to end everything that waits.
 TEST(Gloo, TheWorkerTellsOfACallThatFails) {
   Worker::Job good, bad;
   std::vector<std::string> heard;
@@ -154,9 +155,9 @@ TEST(Gloo, TheWorkerTellsOfACallThatFails) {
   EXPECT_THAT(heard, testing::ElementsAre("bad"));
 }
 
-// Beside a backend that works in threads of its own a blocking call sleeps between two looks. The
-// step in which rank 0's thread finds the fault by itself must be followed by a look at the call:
-// nothing wakes that thread later.
+// Beside a backend with its own threads, a blocking call sleeps between two polls. When rank 0's
+// own thread finds the fault, it must poll the call after that same step, because nothing wakes the
+// thread later.
 TEST(Gloo, ABlockingCallBesideItEndsByTheFaultThatItsOwnThreadFinds) {
   const auto store = make_memory_store();
   run_ranks(2, [&](int rank) {
@@ -221,7 +222,7 @@ TEST(Gloo, AnAlgorithmThatItDoesNotHaveIsRefused) {
   }
 }
 
-// Gloo's own connect() waits for ever, whatever its timeout says.
+// Gloo's own connect() waits for ever, whatever its timeout is.
 TEST(Gloo, WhoNeverAnswersItsConnectionIsNotAwaitedBeyondTheDeadline) {
   const auto store = make_memory_store();
   const auto begin = Clock::now();
@@ -239,11 +240,12 @@ TEST(Gloo, WhoNeverAnswersItsConnectionIsNotAwaitedBeyondTheDeadline) {
       }
       return;
     }
-    // A rank that meets the other one, tells an address and then falls silent.
+    // This rank opens its channels, publishes an address and then falls silent.
     const auto channels = find_backend("hierarchical").open(context, others(rank, 2));
     auto theirs = store->get("gloo/0", Deadline::after(10));
-    ASSERT_GT(theirs.size(), 2 + sizeof(sockaddr_in));  // a length of 0, one more, the address
-    // Of two addresses the lower one awaits the other.
+    // An empty length, the address's length, the address.
+    ASSERT_GT(theirs.size(), 2 + sizeof(sockaddr_in));
+    // The rank with the lower address awaits the other, so rank 1 claims the higher one.
     std::memset(theirs.data() + 2 + offsetof(sockaddr_in, sin_port), 0xff, sizeof(in_port_t));
     store->set("gloo/1", theirs.substr(1) + std::string(1, '\0'));
     std::this_thread::sleep_for(std::chrono::milliseconds(1600));
@@ -283,9 +285,10 @@ sockaddr_in on_loopback(uint16_t port) {
   return address;
 }
 
-// The kernel gives one port of this host to several connections that go to different places, and
-// Gloo's may have that of the job's store. In a network whose few even ports, which the kernel
-// prefers for those that call, all have a connection of the program's, Gloo's have one of these.
+// The kernel may give one local port to several connections with different targets. A connection of
+// Gloo may therefore have the port of the store's connection. In this network the program's
+// connections already use all of the few even ports, which the kernel prefers for outgoing
+// connections. Gloo's connections then get one of these ports.
 TEST(Gloo, EndsNoConnectionThatHasThePortOfOneOfItsOwn) {
   if (const auto why = NetworkNamespaces::unavailable(); !why.empty()) GTEST_SKIP() << why;
   constexpr uint16_t kPort = 30'000;

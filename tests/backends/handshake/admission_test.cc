@@ -75,7 +75,7 @@ TEST_F(AdmissionTest, TheOldestSilentOneGivesWay) {
   enter(kStart + kStay);
   EXPECT_TRUE(all_[3]->dismissed);
   EXPECT_EQ(dismissed(), 2);
-  EXPECT_EQ(all_[0]->times_asked, 1);  // who has spoken is not asked again
+  EXPECT_EQ(all_[0]->times_asked, 1);  // a newcomer that has spoken is not asked again
 }
 
 TEST_F(AdmissionTest, WhereAllHaveSpokenTheOldestGivesWay) {
@@ -86,7 +86,7 @@ TEST_F(AdmissionTest, WhereAllHaveSpokenTheOldestGivesWay) {
   EXPECT_EQ(dismissed(), 1);
 }
 
-// Silent newcomers are spared for a moment: a genuine one among them is about to speak.
+// Silent newcomers are spared for a moment, because a genuine one among them is about to speak.
 TEST_F(AdmissionTest, ANewcomerIsNotDismissedAtOnce) {
   for (size_t i = 0; i < kMost / 2; ++i) enter(kStart)->speaks = true;
   for (size_t i = 0; i < kMost / 2; ++i) enter(kStart + kStay);

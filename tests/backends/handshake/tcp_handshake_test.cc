@@ -13,15 +13,15 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// One side as its owner sees it: what it said, and how it ended.
+// One side of a handshake: the bytes that it received and how it ended.
 struct Side {
   Handshake handshake;
   std::string inbox;
   std::string said;
   std::optional<Error> error = {};
-  std::optional<size_t> damaged = {};  // one byte of what it says is changed on the way
+  std::optional<size_t> damaged = {};  // index of a sent byte that is changed on the way
 
-  // Carries what is sent to the other side; true if anything moved.
+  // Moves the sent bytes to the other side; returns true if there were any.
   bool move(Side& other) {
     bool moved = false;
     std::string output(handshake.output());
@@ -105,7 +105,7 @@ TEST(HandshakeTest, WrongSecretIsToldToBothSidesAndSaysWhatToCheck) {
 }
 
 TEST(HandshakeTest, AnAcceptorThatDoesNotKnowTheSecretIsFoundOut) {
-  // It skips checking, welcomes anybody and cannot prove anything.
+  // The impostor checks nothing, welcomes anybody and cannot prove that it knows the secret.
   auto victim = initiator(terms("secret", 3, 1));
   auto impostor = acceptor(terms("guess", 1, -1));
   victim.move(impostor);
@@ -179,7 +179,8 @@ TEST(HandshakeTest, ReflectionFailsForBothRoles) {
   }
 }
 
-// The initiator's proof sent back as the acceptor's: same transcript, other role.
+// Sends the initiator's proof back as if it were the acceptor's: the transcript is the same, the
+// role differs.
 TEST(HandshakeTest, AProofDoesNotServeTheOtherRole) {
   auto victim = initiator(terms("secret", 3, 1));
   auto helper = acceptor(terms("secret", 1, -1));

@@ -25,7 +25,7 @@ class HierarchicalFallbackTest : public testing::Test {
   }
 };
 
-// Layouts of ranks over hosts.
+// Each parameter is a layout of ranks over hosts.
 class HierarchicalTest : public HierarchicalFallbackTest,
                          public testing::WithParamInterface<std::vector<int>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, HierarchicalTest,
@@ -41,7 +41,7 @@ int host_count(const std::vector<int>& layout) {
   return *std::max_element(layout.begin(), layout.end()) + 1;
 }
 
-// Drives one operation to its end.
+// Drives one operation until it ends.
 OperationState finish(Backend& backend, Operation& operation, Deadline deadline) {
   while (!deadline.passed()) {
     const auto state = operation.advance();
@@ -55,7 +55,7 @@ OperationState finish(Backend& backend, Operation& operation, Deadline deadline)
   return OperationState::pending;
 }
 
-// A sum over all ranks of values that f32 holds exactly, checked to the bit.
+// Sums values that f32 holds exactly over all ranks, and checks every bit.
 bool allreduce(Context& context, Backend& backend, int64_t count, uint64_t tag) {
   std::vector<float> values(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i)
@@ -80,7 +80,7 @@ bool allreduce(Context& context, Backend& backend, int64_t count, uint64_t tag) 
   return true;
 }
 
-// Allreduces are right, and go by shared memory within a host and by TCP between hosts.
+// Checks that allreduces are right, and use shared memory within a host and TCP between hosts.
 bool uses_both_levels(Context& context) {
   const auto backend = find_backend("hierarchical").connect(context);
   auto& transport = *backend->transport();
@@ -114,12 +114,12 @@ TEST_P(HierarchicalTest, SharedMemoryWithinAHostAndUcxBetweenHosts) {
   NetworkNamespaces hosts(host_count(GetParam()));
   RankProcesses(hosts, GetParam()).with(plugins).run([](Context& context) {
     context.name = "shm+ucx";
-    ::setenv("UCX_TLS", "tcp", 1);  // it knows that the hosts are one in truth
+    ::setenv("UCX_TLS", "tcp", 1);  // UCX knows that these hosts are one machine
     return uses_both_levels(context);
   });
 }
 
-// What cannot be a level is refused before anybody connects.
+// A backend that cannot be a level is refused before anybody connects.
 TEST(Hierarchical, ALevelNeedsMessages) {
   constexpr BackendPlugin kWhole{.name = "whole"};
   const auto builtin = builtin_backends();
@@ -145,8 +145,8 @@ TEST(Hierarchical, ALevelNeedsMessages) {
   }
 }
 
-// Reduce-scatter within the hosts, allreduce between them, allgather within them: what leaves a
-// host is 2 (h - 1) / h of the data for h hosts, however many ranks it has.
+// The operation is a reduce-scatter within hosts, an allreduce between them, and an allgather
+// within hosts. For h hosts, 2 (h - 1) / h of the data leaves each host, however many ranks it has.
 TEST_P(HierarchicalTest, CrossHostBytesAreTheLeastThereCanBe) {
   const auto& layout = GetParam();
   const int h = host_count(layout);
@@ -175,12 +175,12 @@ TEST_P(HierarchicalTest, CrossHostBytesAreTheLeastThereCanBe) {
   const int64_t least = 2 * bytes * (h - 1) / h;
   for (int host = 0; host < h; ++host) {
     const auto sent = ranks.store()->add("bytes/" + std::to_string(host), 0);
-    EXPECT_GE(sent, least - 8 * h) << "host " << host;  // chunks are whole elements
+    EXPECT_GE(sent, least - 8 * h) << "host " << host;  // allows for chunks of whole elements
     EXPECT_LE(sent, least + least / 100) << "host " << host;
   }
 }
 
-// Opens shared memory on both ranks of a host, and then fails on rank 1.
+// Opens shared memory on both ranks of a host, then fails on rank 1.
 std::vector<std::unique_ptr<Channel>> open_on_rank_0(const Context& context,
                                                      std::span<const int> peers) {
   auto channels = find_backend("shm").open(context, peers);
@@ -214,7 +214,7 @@ TEST_F(HierarchicalFallbackTest, ARankThatCannotShareMemoryTakesItsHostToTcp) {
   });
 }
 
-// Two ranks that say they share a host but run in different namespaces.
+// Two ranks claim to share a host but run in different namespaces.
 TEST_F(HierarchicalFallbackTest, RanksThatCannotShareMemoryAgreeOnTcp) {
   NetworkNamespaces hosts(3);
   RankProcesses(hosts, {0, 1, 2}).with(builtin_backends()).run([&](Context& context) {

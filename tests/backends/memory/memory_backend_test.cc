@@ -38,17 +38,17 @@ TEST(ThreadHeap, MemoryThatIsTakenAgainIsZeroed) {
   }
 }
 
-// Allreduces of a queue, in shared memory. Each rank sleeps whenever it may, right after it has
-// published its part, so that every call needs a wake-up of the rank that comes last: a lost one is
-// a second of sleep.
+// Queued allreduces in shared memory. Each rank sleeps whenever it may, right after it has
+// published its part. Every operation therefore needs a wake-up by the rank that comes last. A lost
+// wake-up shows as a sleep of one second.
 TEST(MemoryQueue, NoWakeUpIsLost) {
   const auto ends = make_backends(find_backend("memory"), 2, [](Context&) {});
-  // Fewer where a busy machine lets the ranks wait for a core in each: rank 0 says which is the
-  // last.
+  // A busy machine, where the ranks wait for a core in each round, runs fewer rounds: rank 0 sets
+  // the last one.
   std::atomic<uint64_t> last{repetitions(20'000)};
   const auto enough = Deadline::after(15);
   std::atomic<int> lost{0};
-  std::atomic<uint64_t> finished[2] = {};  // rounds
+  std::atomic<uint64_t> finished[2] = {};  // the last finished round of each rank
   std::vector<std::thread> ranks;
   for (size_t rank = 0; rank < ends.size(); ++rank)
     ranks.emplace_back([&, rank] {
@@ -65,20 +65,20 @@ TEST(MemoryQueue, NoWakeUpIsLost) {
       collective.send_counts = {&count, 1};
       for (uint64_t round = 1; round <= last && lost == 0; ++round) {
         if (rank == 0 && enough.passed()) last = round;
-        // Either rank may be the one that comes later, by about as long as it takes to fall asleep.
+        // Either rank may come later, by about the time that it takes to fall asleep.
         for (unsigned pause = random() % 400; pause > 0; --pause) pause_core();
         Launch launch;
         launch.tag = round;
         launch.queue = 2;
-        // Half of them are done within start(), if the peer is there already.
+        // Half of the operations complete within start() if the peer has come already.
         launch.spins = random() % 2 == 0 ? 1 : 0;
         const auto operation = end.start(collective, launch);
         while (lost == 0 && operation && operation->advance() == OperationState::pending) {
           if (end.progress() || !end.arm()) continue;
           if (!poller.wait(1000)) ++lost;
         }
-        // The next call would wake the other rank if this one forgot to. A rank that has no core on
-        // a busy machine needs this one's.
+        // The next operation would wake the other rank if this operation forgot to, so this rank
+        // waits here. On a busy machine the other rank may need this rank's core.
         finished[rank] = round;
         for (int looks = 0; lost == 0 && finished[1 - rank] < round; ++looks)
           looks < 1000 ? pause_core() : std::this_thread::yield();
@@ -89,7 +89,8 @@ TEST(MemoryQueue, NoWakeUpIsLost) {
   EXPECT_GT(finished[0], 50u);
 }
 
-// A thread a rank, each with a few operations at once: what one writes the others read meanwhile.
+// Each rank has its own thread and several operations in flight: peers read the memory that it
+// writes.
 TEST(MemoryQueue, EveryKindBetweenThreads) {
   constexpr int kSize = 3;
   constexpr size_t kAhead = 3;
@@ -129,8 +130,8 @@ TEST(MemoryQueue, EveryKindBetweenThreads) {
     for (const auto& part : mine) part->check();
 }
 
-// Of operations that all ranks take part in none is left to the streams, at any size, and what each
-// rank tells and gives is known before.
+// Every operation of all ranks goes through shared memory, whatever its size: the transport sends
+// nothing. predict() gives the number of messages and bytes exactly.
 TEST(MemoryQueue, EveryKindGoesOneWayAndAsPredicted) {
   constexpr int kSize = 3;
   const auto ends = make_backends(find_backend("memory"), kSize, [](Context&) {});

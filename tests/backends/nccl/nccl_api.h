@@ -4,11 +4,11 @@
 
 #include "tests/backends/conformance/device_api.h"
 
-// The API suite's cases over nccl, on the tests' device and the tests' NCCL.
+// The cases of the API suite over nccl, on the fake device and the fake NCCL.
 
 namespace tutti::test {
 
-/// Ranks on one host; for two levels on two, which may be one in truth.
+/// Puts all ranks on one host, or on two named hosts if the backend has two levels.
 inline void choose_nccl(Options& options, const std::string& backend) {
   options.backend = backend;
   options.backend_library = TUTTI_FAKE_NCCL;

@@ -1,5 +1,5 @@
-// The API suite's cases over nccl with ranks that are processes, each with a device and an NCCL of
-// its own.
+// The cases of the API suite over nccl. The ranks are processes, each with its own fake device and
+// fake NCCL.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ class WholeSuiteOver : public testing::TestWithParam<std::string> {
 
   Tune tune() const {
     return [this](Options& options) {
-      static const FakeNcclRank fakes(folder_);  // in the rank's process, which this is
+      static const FakeNcclRank fakes(folder_);  // this code runs in the process of the rank
       choose_nccl(options, GetParam());
     };
   }

@@ -1,4 +1,4 @@
-// The API suite's cases over nccl, with ranks that are threads.
+// The cases of the API suite over nccl, with ranks that are threads.
 
 #include "tests/backends/nccl/nccl_api.h"
 
@@ -20,7 +20,7 @@ TEST_P(WholeSuiteOver, Threads) {
   for (const int size : sizes)
     run_threads(
         size, kEveryCase, [&](Options& options) { choose_nccl(options, GetParam()); }, 100);
-  // Most of it went through NCCL, of two levels its allreduce.
+  // Most operations ran through NCCL. With two levels, the allreduces did.
   EXPECT_GT(FakeNccl::completed(), 1000);
 }
 

@@ -1,5 +1,5 @@
-// The nccl backend on the tests' device and the tests' NCCL: what every backend promises, and what
-// this one does when NCCL misbehaves.
+// The nccl backend on the fake device and the fake NCCL: the conformance suite, and the cases where
+// NCCL misbehaves.
 
 #include <gmock/gmock.h>
 
@@ -29,7 +29,7 @@ BackendMaker maker(const std::string& name, bool device) {
           }};
 }
 
-// Memory of the host goes other backends' ways, which have been under tsan with them.
+// Host memory uses other backends, whose own tests already run under thread sanitizer.
 std::vector<BackendMaker> makers() {
   std::vector<BackendMaker> all{maker("DeviceMemory", true)};
 #ifndef __SANITIZE_THREAD__
@@ -105,8 +105,8 @@ TEST(Nccl, MemoryThatIsUsedAgainIsRegisteredOnce) {
   EXPECT_EQ(FakeNccl::registrations_made(), 2);
 }
 
-// A rank that gives up a bucket asks the others to take part in it. One that has called it already
-// must not call it again: its next calls would meet those of other buckets.
+// When a rank gives up a bucket, the other ranks still call NCCL for it. A rank that has called
+// already must not call again: its next calls would meet calls for other buckets.
 TEST(Nccl, ABucketThatAnotherRankGivesUpIsCalledOnce) {
   auto ends = nccl_backends(2);
   {
@@ -125,7 +125,8 @@ TEST(Nccl, ABucketThatAnotherRankGivesUpIsCalledOnce) {
   }
 }
 
-// Whichever rank hangs, what is pending ends soon after abort() on all, and the memory is free.
+// After abort() on all ranks, pending operations end soon and free their memory, whichever rank
+// hangs.
 TEST(Nccl, AHangEndsWithAbort) {
   auto ends = nccl_backends(3);
   FakeNccl::hang(1);
@@ -148,10 +149,11 @@ TEST(Nccl, AHangEndsWithAbort) {
   const auto patience = Deadline::after(30);
   while (FakeNccl::living() > 0 && !patience.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(FakeNccl::aborts(), 9);  // two streams a rank, and what they were split off
+  // Per rank: two streams, and the communicator they were split from.
+  EXPECT_EQ(FakeNccl::aborts(), 9);
 }
 
-// A device that failed for good says so to every call, those of destructors too.
+// A device that failed for good returns the error from every call, also in destructors.
 TEST(Nccl, ADeviceThatFailedDoesNotEndTheProcess) {
   auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
   {
@@ -165,8 +167,8 @@ TEST(Nccl, ADeviceThatFailedDoesNotEndTheProcess) {
   device.fail_for_good(false);
 }
 
-// Its operations are let go of then while they are on their way: nothing is waited for, and streams
-// of the user that wait for them go on.
+// When a device fails for good, its pending operations are abandoned: nothing waits for them, and
+// streams of the user that wait for them continue.
 TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
   auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
   const auto begin = Clock::now();
@@ -188,8 +190,8 @@ TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
   device.fail_for_good(false);
 }
 
-// A device that holds an operation for longer than it is waited for writes its word some day: until
-// then the word is of no other operation, which would be over too early.
+// A device may hold an operation longer than the host waits for it, and write the operation's flag
+// later. Until then no other operation may use that flag, because it would seem to end too early.
 TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   auto& device = device_runtime(DeviceKind::fake);
   HeldStream user;
@@ -202,7 +204,7 @@ TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(*held.gate, 1u);
   ends.clear();
-  // All that were given back, and more.
+  // Takes all flags that were given back, and more.
   std::vector<uint64_t*> words(20);
   for (auto& word : words) word = device.take_word();
   std::atomic_ref(*held.gate).store(0);
@@ -211,7 +213,7 @@ TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   while (std::atomic_ref(*held.gate).load(std::memory_order_acquire) == 0 && !patience.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(*held.gate, 1u) << "the device never came to it";
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the word comes after the gate
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the flag is written after the gate
   for (auto* word : words) EXPECT_EQ(std::atomic_ref(*word).load(std::memory_order_acquire), 0u);
   for (auto* word : words) device.give_back_word(word);
 }
@@ -276,7 +278,7 @@ TEST(Nccl, SettingsReachEveryCommunicator) {
                              testing::Each("cga_cluster_size=2 min_ctas=4 max_ctas=16 "
                                            "net_name=Socket split_share=1 traffic_class=3 "
                                            "channels_per_net_peer=2")));
-  // An older NCCL takes the shorter beginning of the struct, and what it lacks is refused.
+  // An older NCCL takes a shorter struct. Settings that it does not know are refused.
   FakeNccl::begin({.version = 21805});
   connect("max_ctas=8");
   EXPECT_THAT(FakeNccl::configs(), testing::Each("max_ctas=8"));

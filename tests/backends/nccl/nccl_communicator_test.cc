@@ -1,5 +1,5 @@
-// Communicators on device memory over the nccl backend, on the tests' device and the tests' NCCL:
-// what users call, in stream order, with plans, vetoes and faults.
+// Communicators on device memory over the nccl backend, with the fake device and the fake NCCL.
+// Covers the user's calls in stream order, plans, vetoes and faults.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -90,7 +90,7 @@ TEST(NcclCommunicator, EveryTypeAndOpOfAllreduce) {
           lines.emplace_back(line);
         };
       });
-  // What NCCL lacks says so, once each.
+  // An operation that NCCL does not support is logged once.
   const auto count = [&](const std::string& text) {
     return std::count_if(lines.begin(), lines.end(),
                          [&](const std::string& line) { return line.find(text) != line.npos; });
@@ -130,7 +130,7 @@ TEST(NcclCommunicator, EveryOtherKind) {
     const auto mine = [&](int64_t rows) {
       return stream.make(Shape{rows, 2}, DataType::i16, [rank](int64_t) { return rank + 1; });
     };
-    for (const int64_t spread : {0, 1}) {  // equal rows, and others
+    for (const int64_t spread : {0, 1}) {  // equal rows, then unequal rows
       SCOPED_TRACE(spread);
       const auto rows_of = [&](int r) { return 2 + spread * r; };
       const auto all = mine(rows_of(rank));
@@ -185,8 +185,8 @@ TEST(NcclCommunicator, EveryOtherKind) {
   EXPECT_GT(FakeNccl::completed(), 0);
 }
 
-// A training loop: everything in order of the user's stream, the host never waits; the plan locks
-// and is replayed; buckets mix types and are scaled and cast.
+// A training loop in the order of the user's stream, where the host never waits. The plan (the
+// recorded step) locks and is replayed. Buckets mix types and are scaled and cast.
 TEST(NcclCommunicator, StepsAreReplayedInStreamOrder) {
   constexpr int kTensors = 12, kSteps = 25;
   run_nccl(
@@ -234,7 +234,7 @@ TEST(NcclCommunicator, StepsAreReplayedInStreamOrder) {
       [](Options& options) { options.fusion_bytes = 2000; });
 }
 
-// Ranks leave the plan in every way while others are buckets ahead on their streams.
+// Ranks leave the plan in every way while other ranks are several buckets ahead on their streams.
 TEST(NcclCommunicator, VetoedBucketsAreDroppedWholeAndRunAgain) {
   run_nccl(
       3,
@@ -263,9 +263,9 @@ TEST(NcclCommunicator, VetoedBucketsAreDroppedWholeAndRunAgain) {
         int step = 0;
         for (; step < 8; ++step) one_step(step, -1, -1);
         for (int round = 0; round < 3; ++round) {
-          one_step(step++, 2 + round, -1);                       // another shape
-          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);  // a new plan
-          one_step(step++, -1, comm.rank() == round ? 5 : -1);   // another order
+          one_step(step++, 2 + round, -1);                       // a changed shape
+          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);  // steps that make a new plan
+          one_step(step++, -1, comm.rank() == round ? 5 : -1);   // a changed order on one rank
           for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);
         }
         EXPECT_GT(comm.statistics().vetoed_buckets, 0u);
@@ -285,7 +285,7 @@ TEST(NcclCommunicator, GroupsJoinedRanksAndProcessSets) {
     stream.expect(a, [](int64_t) { return 6; });
     stream.expect(b, [](int64_t) { return 9; });
 
-    // A rank without data counts as nothing, whatever the op.
+    // A rank without data has no effect on the result, whatever the op.
     if (rank < 2) {
       for (const auto op : {ReduceOp::min, ReduceOp::average, ReduceOp::product}) {
         const auto c = stream.make(Shape{70}, DataType::f32, [&](int64_t) { return rank + 3; });
@@ -325,8 +325,8 @@ TEST(NcclCommunicator, TheWrongDeviceIsRefused) {
 
 // --- faults -------------------------------------------------------------------------------------
 
-// NCCL hangs on a rank that then leaves: the others hear who it was, in time; their streams go on,
-// and so do they, without it.
+// NCCL hangs on a rank that then leaves. The other ranks get its number in time, their streams
+// continue, and they go on without it.
 TEST(NcclCommunicator, ARankThatHangsAndLeavesIsNamed) {
   std::atomic<int> errors{0};
   run_nccl(3, [&](Communicator& comm) {
@@ -339,7 +339,7 @@ TEST(NcclCommunicator, ARankThatHangsAndLeavesIsNamed) {
     const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
     auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
     if (comm.rank() == 2) {
-      // Everybody is in the transfer.
+      // All ranks are inside the transfer by now.
       std::this_thread::sleep_for(std::chrono::seconds(1));
       return;
     }
@@ -364,7 +364,8 @@ TEST(NcclCommunicator, ARankThatHangsAndLeavesIsNamed) {
   EXPECT_GT(FakeNccl::aborts(), 0);
 }
 
-// Whom a broken communicator refuses may free its tensors: nothing works on them any more.
+// After a broken communicator has refused a Work, the caller may free the tensors: nothing uses
+// them any more.
 TEST(NcclCommunicator, WhoIsRefusedHasNothingUnderWay) {
   run_nccl(2, [](Communicator& comm) {
     UserStream stream;
@@ -421,7 +422,7 @@ TEST(NcclCommunicator, TheTimelineHasTheDevicesParts) {
                comm.allreduce("gradient", stream.view(tensor), {.op = ReduceOp::max, .prescale = 2})
                    .wait();
              comm.broadcast("all", stream.view(tensor)).wait();
-             // What tells of the last ones may come after their Works.
+             // Timeline events of the last operations may arrive after their Works end.
              std::this_thread::sleep_for(std::chrono::milliseconds(50));
              comm.stop_timeline();
            },

@@ -1,5 +1,5 @@
-// The nccl backend on a GPU, with the real libraries. Ranks are processes, which this one forks
-// before it has touched CUDA. Where something is missing every test is skipped and says what.
+// The nccl backend on a GPU, with the real libraries. Ranks are processes, which this program forks
+// before it has touched CUDA. If something is missing, every test is skipped with a reason.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST_F(NcclGpu, OneRank) {
   run_processes(1, check_all, [](Options& options) { options.backend = "nccl"; });
 }
 
-// NCCL takes ranks with different host ids for ranks of different hosts, and lets them share a GPU.
+// NCCL treats ranks with different host ids as ranks of different hosts, and lets them share a GPU.
 void share_gpu(Options& options) {
   options.backend = "nccl";
   ::setenv("CUDA_VISIBLE_DEVICES", "0", 0);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Ranks of two levels, nccl within a host and tcp between hosts, and what all of them reduce.
+// Ranks of two levels, nccl within a host and tcp between hosts, and the collectives that all of
+// them run.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

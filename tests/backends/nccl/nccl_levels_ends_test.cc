@@ -1,4 +1,4 @@
-// What becomes of two levels whose ranks leave or hang, and of those that cannot be made.
+// Two levels whose ranks leave or hang, and two levels that cannot be set up.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -41,7 +41,8 @@ TEST(NcclLevels, ARankOfAnotherHostThatLeavesIsNamed) {
         EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
         device().synchronize(stream.get());
         ++errors;
-        // Two ranks on one host and one on the other: through host memory, but on they go.
+        // The remaining hosts have two ranks and one rank, so operations go through host memory but
+        // still work.
         const auto rest = comm.shrink();
         every_op(*rest, DataType::f32);
         rest->barrier("end").wait();
@@ -56,7 +57,7 @@ TEST(NcclLevels, ARankThatHangsInTheInnerLevelAndLeavesIsNamed) {
     UserStream stream;
     every_op(comm, DataType::f32);
     comm.barrier("all are here").wait();
-    if (comm.rank() == 0) FakeNccl::hang(1);  // on both hosts: ranks 1 and 3
+    if (comm.rank() == 0) FakeNccl::hang(1);  // rank 1 within both hosts: ranks 1 and 3
     comm.barrier("it hangs").wait();
     const auto tensor = stream.make(Shape{1000}, DataType::f32, [](int64_t) { return 1; });
     auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);

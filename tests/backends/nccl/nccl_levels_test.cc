@@ -1,5 +1,5 @@
-// Two levels for the memory of devices: nccl within a host, another backend between hosts. On the
-// tests' device and the tests' NCCL, with hosts in name only.
+// Two levels for device memory: nccl within a host, another backend between hosts. Uses the fake
+// device, the fake NCCL and hosts that differ only in name.
 
 #include "tests/backends/nccl/nccl_levels.h"
 
@@ -36,7 +36,7 @@ Backends level_backends(const std::string& name, const Layout& layout,
                        });
 }
 
-// Hosts of two ranks each, as far as the number of ranks allows it.
+// Puts two ranks on each host if the size is even, otherwise one.
 Layout pairs(int size) {
   Layout layout;
   for (int rank = 0; rank < size; ++rank) layout.push_back(size % 2 ? rank : rank / 2);
@@ -87,8 +87,8 @@ TEST_P(NcclLevelsOver, AllreduceOfEveryOp) {
       [&](Options& options) { options.backend = name; });
 }
 
-// Runs one collective of f32 on all ends, from and into ones, and checks the first element of every
-// output; returns the bytes that each host sent to others.
+// Runs one collective of f32 ones on all ranks and checks the first element of every output.
+// Returns the bytes that each host sent to other hosts.
 std::vector<int64_t> bytes_that_leave(const Layout& layout, CollectiveKind kind,
                                       const std::vector<int64_t>& counts, float expected) {
   auto ends = level_backends("nccl+tcp", layout, 1 << 20);
@@ -133,8 +133,8 @@ std::vector<int64_t> bytes_that_leave(const Layout& layout, CollectiveKind kind,
   return sent;
 }
 
-// What leaves a host is 2 (h - 1) / h of the data of an allreduce, whatever the number of its
-// ranks; of all else, what the other hosts do not have yet.
+// For h hosts, 2 (h - 1) / h of an allreduce's data leaves each host, however many ranks it has.
+// For all other kinds, each host sends only the data that other hosts lack.
 TEST(NcclLevels, CrossHostBytesAreTheLeastThereCanBe) {
   constexpr int64_t kCount = 600'000;
   const auto expect_near = [](const std::vector<int64_t>& sent, int64_t least) {
@@ -162,7 +162,7 @@ TEST(NcclLevels, CrossHostBytesAreTheLeastThereCanBe) {
   }
 }
 
-// Of every root and with unequal parts.
+// Uses every root and unequal parts.
 TEST(NcclLevels, BroadcastAllgatherAndReduceScatterOnEveryLayout) {
   for (const auto& layout : {kTwoByTwo, kMixed, kThreeByOne, kTwoByThree}) {
     run_levels(layout, [](Communicator& comm) {
@@ -227,24 +227,25 @@ void train(Communicator& comm, bool waits_at_once) {
         if (value != 2.0 * (5 + 2 + step)) ADD_FAILURE() << "step " << step << ": " << value;
       });
     }
-    // Buckets overlap: the last one may be over first.
+    // Buckets overlap, so the last one may end first.
     for (size_t t = 0; t < kTensors; ++t) works[works.size() - kTensors + t].wait();
   }
   for (auto& work : works) work.wait();
   EXPECT_GT(comm.statistics().replayed_buckets, 0u);
-  // A plan that has both sides of a wait in one bucket is mended once.
+  // A plan with both sides of a wait in one bucket is repaired once.
   EXPECT_LE(comm.statistics().vetoed_buckets, waits_at_once ? 2u : 0u);
   comm.barrier("end").wait();
 }
 
-// A training loop, as over nccl alone: buckets of several types that are scaled and cast.
+// A training loop as in the tests of nccl alone: buckets of several types that are scaled and cast.
 TEST(NcclLevels, StepsAreReplayedInStreamOrder) {
   run_levels(
       kTwoByTwo, [](Communicator& comm) { train(comm, false); },
       [](Options& options) { options.fusion_bytes = 2000; });
 }
 
-// The user's stream waits for each result before it makes the next, while the host is ahead.
+// The user's stream waits for each result before it makes the next tensor, while the host runs
+// ahead.
 TEST(NcclLevels, WhatWaitsForAUsersStreamHoldsUpNothingBeforeIt) {
   run_levels(kTwoByTwo, [](Communicator& comm) { train(comm, true); });
 }
@@ -318,7 +319,7 @@ TEST(NcclLevels, WhatBothLevelsDoNotServeGoesThroughHostMemory) {
       listen);
   EXPECT_EQ(count("does not run gather of f32 on fake:0: it goes through host memory"), 1);
   lines.clear();
-  // Hosts with unequal numbers of ranks.
+  // The hosts have unequal numbers of ranks.
   run_levels(
       {0, 0, 1}, [](Communicator& comm) { every_op(comm, DataType::f32); }, listen);
   EXPECT_EQ(count("backend nccl+tcp: the hosts have unequal numbers of ranks"), 1);
@@ -379,7 +380,7 @@ TEST(NcclLevels, PartsAreSplitOffWithinTheHosts) {
     every_op(*part, DataType::f32);
     comm.barrier("end").wait();
   });
-  EXPECT_EQ(FakeNccl::unique_ids(), 2);  // one a host
+  EXPECT_EQ(FakeNccl::unique_ids(), 2);  // one per host
 }
 
 }  // namespace

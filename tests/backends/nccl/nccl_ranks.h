@@ -3,7 +3,7 @@
 #include "tests/backends/conformance/user_stream.h"
 #include "tests/support/ranks.h"
 
-// Communicators over the nccl backend, on the tests' device and the tests' NCCL.
+// Communicators over the nccl backend, on the fake device and the fake NCCL.
 
 namespace tutti::test {
 
@@ -22,7 +22,7 @@ inline void run_nccl(int size, const RankFunction& body, const Tune& more = {}) 
       60);
 }
 
-/// Of rank + 1 over all ranks.
+/// Returns the sum of rank + 1 over all ranks.
 inline double rank_sum(int size) { return size * (size + 1) / 2; }
 
 }  // namespace tutti::test

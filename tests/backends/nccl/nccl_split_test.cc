@@ -1,4 +1,5 @@
-// Communicators that are split off others over the nccl backend: NCCL splits its own, too.
+// Communicators that are split from others over the nccl backend, which splits NCCL's communicators
+// too.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -13,7 +14,7 @@ namespace {
 
 const bool judged = FakeNcclJudge::install();
 
-// Of one communicator, at its start: one for each stream.
+// NCCL splits that one communicator makes at its start: one for each stream.
 constexpr int kOwnSplits = 2;
 
 void sum_ranks(Communicator& comm, const std::string& name, int64_t count = 100) {
@@ -30,7 +31,7 @@ void sum_ranks(Communicator& comm, const std::string& name, int64_t count = 100)
 TEST(NcclSplit, PartsComeOfNcclsOwnSplitting) {
   run_nccl(5, [](Communicator& comm) {
     const int rank = comm.rank();
-    // Ranks 4 2 0 and 3 1, in this order.
+    // The parts are ranks 4 2 0 and ranks 3 1, in this order.
     const auto part = comm.split(rank % 2, -rank);
     EXPECT_EQ(part->size(), rank % 2 ? 2 : 3);
     EXPECT_EQ(part->rank(), (part->size() * 2 - 2 + rank % 2 - rank) / 2);
@@ -44,7 +45,8 @@ TEST(NcclSplit, PartsComeOfNcclsOwnSplitting) {
     comm.barrier("end").wait();
   });
   EXPECT_EQ(FakeNccl::unique_ids(), 1);
-  // Of all ranks twice, and of their own 3 x 2 at the start of each communicator.
+  // Each rank splits two communicators once, and each of its three communicators splits NCCL at its
+  // start.
   EXPECT_EQ(FakeNccl::splits(), 5 * (1 + 1 + 3 * kOwnSplits));
 }
 
@@ -60,8 +62,8 @@ TEST(NcclSplit, WhoBelongsToNoPartTakesPartAllTheSame) {
   EXPECT_EQ(FakeNccl::splits_without_color(), 1);
 }
 
-// Each part goes on while the other and the whole stand still, with an operation of the whole under
-// way while it is split.
+// Each part works while the other part and the whole communicator stand still. An operation of the
+// whole communicator is pending during the split.
 TEST(NcclSplit, PartsMoveOnTheirOwn) {
   std::atomic<int> ready{0};
   run_nccl(4, [&](Communicator& comm) {
@@ -85,7 +87,7 @@ TEST(NcclSplit, PartsMoveOnTheirOwn) {
   EXPECT_EQ(FakeNccl::unique_ids(), 1);
 }
 
-// After a loss there is nothing left to split: the survivors meet anew.
+// After a loss NCCL has nothing left to split, so the survivors meet through the store again.
 TEST(NcclSplit, APartShrinks) {
   std::atomic<int> again{0};
   run_nccl(

@@ -22,15 +22,15 @@ namespace {
 
 const std::vector<int> kTwoByTwo = {0, 0, 1, 1};
 
-// Rank 0 leaves this file where the machine was too busy for the measurement, which is made within
-// 0.3 s: the test then runs the job once more.
+// Rank 0 creates this file if the machine was too busy for the measurement, which must be made
+// within 0.3 s. The test then runs the job once more.
 std::string busy_file;
 
 void ask_for_another_job(const Context& context) {
   if (context.rank == 0) std::ofstream(busy_file) << "busy\n";
 }
 
-// What a rank has seen of its start.
+// The backend that a rank got at its start, its log lines, and how long the start took.
 struct Start {
   std::unique_ptr<Backend> backend;
   std::vector<std::string> infos, warnings;
@@ -43,7 +43,7 @@ struct Start {
   }
 };
 
-// What would run an allreduce of each size, and the other kinds that depend on the hosts.
+// The algorithms for an allreduce of each size, and for the other kinds that depend on the hosts.
 std::string choices(const Backend& backend) {
   std::string text;
   for (const auto kind : {CollectiveKind::allreduce, CollectiveKind::reduce_scatter,
@@ -79,7 +79,7 @@ bool allreduce(Context& context, Backend& backend) {
          complain(context, "the allreduce is wrong");
 }
 
-// Connects, and checks that all ranks choose alike and then can work.
+// Connects, and checks that all ranks chose the same and can then work.
 bool start(Context& context, Start& seen) {
   context.log = [&](LogLevel level, std::string_view line) {
     (level == LogLevel::warning ? seen.warnings : seen.infos).emplace_back(line);
@@ -120,7 +120,7 @@ class NetworkProbeTest : public testing::TestWithParam<std::string> {
     if (!reason.empty()) GTEST_SKIP() << reason;
     busy_file = folder_.path() + "/busy";
   }
-  /// A job with this probe; every rank must return true.
+  /// Runs a job with this probe; every rank must return true.
   void run(NetworkNamespaces& hosts, const std::vector<int>& layout, Probe::Mode mode,
            const std::function<bool(Context&)>& body) {
     constexpr int kMostJobs = 6;
@@ -226,7 +226,8 @@ TEST_P(NetworkProbeTest, AFileThatCannotBeWrittenIsOneWarning) {
   });
 }
 
-// A rank that never takes part: the others go by the table, soon, and what was sent harms nobody.
+// One rank does not take part in the probe. The others soon use the default table instead, and the
+// messages already sent do no harm.
 TEST_P(NetworkProbeTest, APeerThatDoesNotAnswerIsNotWaitedForLong) {
   NetworkNamespaces hosts(2);
   run(hosts, kTwoByTwo, Probe::Mode::when_unknown, [](Context& context) {

@@ -90,7 +90,7 @@ TEST_F(NetworkRecordTest, SaysWhereItIsDamagedAndIsThenWrittenAnew) {
 }
 
 TEST_F(NetworkRecordTest, SaysWhatItCannotReadOrWrite) {
-  std::filesystem::create_directories(file_);  // a folder in its place
+  std::filesystem::create_directories(file_);  // a folder in the file's place
   EXPECT_THAT(refusal(ErrorCode::io), HasSubstr(file_ + " cannot be read (Is a directory)"));
   EXPECT_THROW(record_.save("a", kOneLink), Error);
   const NetworkRecord below_a_file("/dev/null/networks");

@@ -37,7 +37,7 @@ TEST(Sockets, HostsAndPortsThatCannotBe) {
     expect_refused(
         "port " + std::to_string(port) + " of host 127.0.0.1 is none, expected 0 to 65535",
         [&] { resolve(io, "127.0.0.1", port); });
-  const std::string longest(300, 'x');  // more than names have, so that no server is asked
+  const std::string longest(300, 'x');  // longer than names may be, so no server is asked
   expect_error(ErrorCode::io, "no address is known for host " + longest + ": ",
                [&] { resolve(io, longest, 80); });
   const auto found = resolve(io, "::1", 80);

@@ -19,7 +19,7 @@ struct Word {
 
 constexpr uint64_t kTag = uint64_t{0xB7} << 56;
 
-// Three ranks, each linked with the two others, and what each has heard of each.
+// Three ranks, each linked with the two others, and the messages that each received.
 class MessageLinksTest : public testing::Test {
  protected:
   MessageLinksTest() {
@@ -41,7 +41,7 @@ class MessageLinksTest : public testing::Test {
       if (answers_) send(rank, peer, -word.value);
     });
   }
-  // Moves these ranks until the condition holds.
+  // Drives these ranks until the condition holds.
   void until(const std::vector<int>& ranks, const std::function<bool()>& condition) {
     const auto deadline = Deadline::after(20);
     while (!condition() && !deadline.passed())
@@ -53,7 +53,8 @@ class MessageLinksTest : public testing::Test {
     links_[index(rank)].reset();
   }
 
-  // The ends go before the links: a transport may move what they lent it until then.
+  // The transports are destroyed before the links, because a transport may use the links' buffers
+  // until then.
   std::vector<std::unique_ptr<MessageLinks<Word>>> links_;
   std::vector<std::unique_ptr<Transport>> ends_ = make_transports(find_backend("memory"), 3);
   std::vector<int> heard_[3][3];
@@ -100,7 +101,7 @@ TEST_F(MessageLinksTest, APeerThatIsGoneIsKnownAndTheOthersGoOn) {
   until({0, 1}, [&] { return of(0).is_gone(2) && of(1).is_gone(2); });
   EXPECT_TRUE(of(0).has_lost_peer());
   EXPECT_FALSE(of(0).is_gone(1));
-  send(0, 2, 7);  // to none
+  send(0, 2, 7);  // rank 2 is gone
   send(0, 1, 8);
   send(1, 0, 9);
   until({0, 1}, [&] { return heard(1, 0).size() == 1 && heard(0, 1).size() == 1; });
@@ -108,11 +109,11 @@ TEST_F(MessageLinksTest, APeerThatIsGoneIsKnownAndTheOthersGoOn) {
   EXPECT_THAT(heard(0, 1), ElementsAre(9));
 }
 
-// Of what was sent, all is received, whatever another peer does with its part.
+// Messages to one peer arrive even if another peer does not receive.
 TEST_F(MessageLinksTest, APeerThatStandsStillHoldsNoOtherUp) {
   constexpr int kMany = 3000;
   for (int i = 0; i < kMany; ++i) {
-    send(0, 2, i);  // which does not move
+    send(0, 2, i);  // rank 2 makes no progress yet
     send(0, 1, i);
   }
   until({0, 1}, [&] { return heard(1, 0).size() == index(kMany); });

@@ -1,5 +1,5 @@
-// Operations that ranks start in any order are answered in one, and those that a rank gives up run
-// nowhere.
+// The sequencer: ranks start operations in any order, and all ranks get the answers in one order.
+// An operation that one rank gives up runs nowhere.
 
 #include "tutti/backends/order/sequencer.h"
 
@@ -21,7 +21,7 @@ class SequencerTest : public testing::Test {
     for (const auto& end : ends_) sequencers_.push_back(std::make_unique<Sequencer>(*end));
   }
   Sequencer& of(int rank) { return *sequencers_[static_cast<size_t>(rank)]; }
-  // Moves all ranks until nothing is on its way.
+  // Drives all ranks until no message is on its way.
   void run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -31,7 +31,7 @@ class SequencerTest : public testing::Test {
       }
     }
   }
-  // The tags and answers that this rank has been given since the last time.
+  // Returns the tags and answers that this rank has received since the last call.
   std::vector<std::string> answers(int rank) {
     run();
     std::vector<std::string> all;
@@ -43,10 +43,11 @@ class SequencerTest : public testing::Test {
     return all;
   }
 
-  // The ends go before the sequencers: a transport may move what they lent it until then.
+  // The transports are destroyed before the sequencers, because a transport may use their buffers
+  // until then.
   std::vector<std::unique_ptr<Sequencer>> sequencers_;
   std::vector<std::unique_ptr<Transport>> ends_ = make_transports(find_backend("memory"), 3);
-  std::vector<uint32_t> numbers_;  // of the calls that have been taken
+  std::vector<uint32_t> numbers_;  // of the calls that were taken and not dropped
 };
 
 TEST_F(SequencerTest, AnswersAllRanksInOneOrder) {
@@ -70,7 +71,8 @@ TEST_F(SequencerTest, AnswersOnlyTheTwoThatTakePart) {
   EXPECT_THAT(answers(0), IsEmpty());
 }
 
-// The others may be ready for it, and give it up themselves, before or after they hear of that.
+// Other ranks may be ready for the operation, and may give it up too, after they have received that
+// it is dropped.
 TEST_F(SequencerTest, WhatOneRankGivesUpIsDroppedOnceAndForAll) {
   for (const auto& [peer_of_1, peer_of_2] : {std::pair{kAll, kAll}, {2, 1}}) {
     const uint64_t tag = peer_of_1 == kAll ? 4 : 5;

@@ -1,4 +1,4 @@
-// The API suite's cases over peer with ranks that are processes, which map each other's memory.
+// The cases of the API suite over peer. The ranks are processes that map each other's memory.
 
 #include <gmock/gmock.h>
 
@@ -18,7 +18,7 @@ TEST_P(WholeSuiteOver, Processes) {
   run_processes(
       has_levels(GetParam()) ? 4 : 3, kEveryCase,
       [](Options& options) {
-        use_fake_device();  // in the rank's process, which this is
+        use_fake_device();  // this code runs in the process of the rank
         options.backend = GetParam();
         if (has_levels(GetParam())) options.host = options.rank < 2 ? "first" : "second";
       },

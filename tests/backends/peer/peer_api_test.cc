@@ -1,4 +1,4 @@
-// The API suite's cases over peer, with ranks that are threads.
+// The cases of the API suite over peer, with ranks that are threads.
 
 #include <gmock/gmock.h>
 

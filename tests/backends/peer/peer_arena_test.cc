@@ -1,4 +1,4 @@
-// Gradients that live in an arena on the device: reduced where they are, by threads and processes.
+// Gradients that live in an arena on the device are reduced in place, by threads and by processes.
 
 #include <gmock/gmock.h>
 
@@ -12,7 +12,7 @@
 namespace tutti::test {
 namespace {
 
-// Counts what packs a bucket: a gradient that lies in the arena does not.
+// Counts the kernels that pack buckets: a gradient in the arena needs none.
 class CountingDevice final : public FakeDevice {
  public:
   void pack(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool veto,
@@ -23,7 +23,7 @@ class CountingDevice final : public FakeDevice {
   std::atomic<int> packs{0};
 };
 
-// Odd sizes, so that arrays do not lie wall to wall; the second is a block of its own.
+// Odd sizes, so that there are gaps between arrays. The second array gets its own block.
 std::vector<GradientArena::Array> arrays() {
   return {{.name = "w", .shape = {33, 3}, .device = kFake},
           {.name = "big", .shape = {100'001}, .device = kFake},
@@ -56,7 +56,7 @@ void train(Communicator& comm, CountingDevice& device) {
   EXPECT_GT(comm.statistics().replayed_buckets, 0u);
 }
 
-// Processes first: they are forks, which want no threads before them.
+// Processes run first: they are forked, and no threads may exist before that.
 TEST(PeerArena, OfProcesses) {
   run_processes(
       3, [](Communicator& comm) { train(comm, static_cast<CountingDevice&>(device())); },

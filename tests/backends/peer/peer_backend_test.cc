@@ -1,5 +1,5 @@
-// The peer backend on the tests' device, ranks being threads: what every backend promises, and what
-// this one does when ranks, streams or the device misbehave.
+// The peer backend on the fake device, with ranks that are threads: the conformance suite, and the
+// cases where ranks, streams or the device misbehave.
 
 #include <gmock/gmock.h>
 
@@ -11,7 +11,7 @@
 namespace tutti::test {
 namespace {
 
-// Outlives every communicator, since streams may run late.
+// The device outlives every communicator, since streams may run late.
 class OneFakeDevice final : public testing::EmptyTestEventListener {
  public:
   static bool install() {
@@ -39,7 +39,7 @@ BackendMaker peer_maker(const std::string& name, bool on_the_device) {
           }};
 }
 
-// Memory of the host goes other backends' ways, which have been under tsan with them.
+// Host memory uses other backends, whose own tests already run under thread sanitizer.
 std::vector<BackendMaker> peer_makers() {
   std::vector<BackendMaker> all{peer_maker("DeviceMemory", true)};
 #ifndef __SANITIZE_THREAD__
@@ -91,7 +91,7 @@ TEST(Peer, AVetoedBucketWritesNothingAndOpensNoGate) {
   }
 }
 
-// Buckets of many names, started in another order on each rank, some of them far ahead.
+// Many buckets, started in a different order on each rank, with some ranks far ahead.
 TEST(Peer, NoOrderOfOperationsMakesRanksWaitForEachOther) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -119,7 +119,7 @@ TEST(Peer, NoOrderOfOperationsMakesRanksWaitForEachOther) {
   expect_all(buckets, OperationState::done, kSize);
 }
 
-// What is packed last on the user's stream holds no bucket before it.
+// A bucket that waits for the user's stream must not delay buckets started before it.
 TEST(Peer, ABucketThatIsNotReadyHoldsNoOther) {
   HeldStream user;
   auto ends = peer_backends(2);
@@ -146,8 +146,8 @@ TEST(Peer, AnOperationKnowsThatARankHasNotStartedIt) {
   EXPECT_THAT(first.tensor.span<float>(), testing::Each(2.0f));
 }
 
-// A rank that gives up a bucket, at any moment: all that started it give it up, nothing of it is
-// written later, and the next ones run.
+// A rank may give up a bucket at any moment. All ranks that started the bucket then give it up,
+// nothing writes to it later, and the next buckets run.
 TEST(Peer, ABucketThatAnotherRankGivesUpIsOverOnAll) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -178,7 +178,7 @@ TEST(Peer, ABucketThatAnotherRankGivesUpIsOverOnAll) {
   }
 }
 
-// What is pending ends soon after abort() on all, and the memory is free.
+// After abort() on all ranks, pending operations end soon and free their memory.
 TEST(Peer, WhatIsPendingEndsWithAbort) {
   auto ends = peer_backends(3);
   Buckets buckets;
@@ -193,12 +193,12 @@ TEST(Peer, WhatIsPendingEndsWithAbort) {
     return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
   });
   buckets.clear();
-  // Each of the three may wait for 3 s for what its streams still do.
+  // Each of the three ranks may wait up to 3 s for the work on its streams.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(12));
 }
 
-// One rank gives everything up while its peers' kernels may be at its memory: what it frees then
-// none of them touches. (asan sees it.)
+// One rank gives up everything while its peers' kernels may use its memory. No kernel may touch
+// that memory after it is freed (address sanitizer checks this).
 TEST(Peer, MemoryOfARankThatGivesUpIsTouchedNoMore) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -221,15 +221,16 @@ TEST(Peer, MemoryOfARankThatGivesUpIsTouchedNoMore) {
   }
 }
 
-// An error ends a rank as the engine ends it: it hears of no peer any more, and the peers' streams
-// work on. What they still store in its memory is there before its operations are over.
+// abort() ends a rank as the engine does after an error: the rank no longer receives from peers,
+// but the peers' streams continue. Their stores to this rank's memory must be finished before its
+// operations end.
 TEST(Peer, MemoryOfARankThatEndedIsWrittenNoMore) {
-  constexpr int64_t kCount = 100'000;  // of which each rank reduces a part
+  constexpr int64_t kCount = 100'000;  // each rank reduces a part of this
   HeldStream user;
   auto ends = peer_backends(2);
   Bucket own(*ends[0], 1, kCount);
   ends[0]->progress();
-  // Its stream waits for the user's, and then reduces into the memory of both.
+  // The stream of rank 1 waits for the user's stream, then reduces into the memory of both ranks.
   Bucket theirs(*ends[1], 1, kCount, 0, user.ready());
   for (const auto until = Deadline::after(10); theirs.operation->lacks_ranks();) {
     ASSERT_FALSE(until.passed());
@@ -250,7 +251,7 @@ TEST(Peer, MemoryOfARankThatEndedIsWrittenNoMore) {
   ends[1]->abort(Error(ErrorCode::closed, "enough"));
 }
 
-// A device that failed for good says so to every call, those of destructors too.
+// A device that failed for good returns the error from every call, also in destructors.
 TEST(Peer, ADeviceThatFailedDoesNotEndTheProcess) {
   auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
   const auto begin = Clock::now();

@@ -1,5 +1,5 @@
-// A process dies in the middle of an operation on devices, or ends when it has done its part; the
-// others go on, in memory and words that they have used before.
+// A process dies in the middle of a device operation, or ends after its part of it. The others
+// continue and reuse memory and flags that were in use before.
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ TEST(PeerDeath, TheOthersGoOn) {
           part->barrier("all are warm").wait();
           try {
             auto work = part->allreduce("x", tensor);
-            std::this_thread::sleep_for(milliseconds(60));  // it is on its way
+            std::this_thread::sleep_for(milliseconds(60));  // the operation is in flight
             if (comm.rank() == 2) ::raise(SIGKILL);
             work.wait();
           } catch (const Error& error) {
@@ -57,8 +57,8 @@ TEST(PeerDeath, TheOthersGoOn) {
       60, 2);
 }
 
-// Rank 0 closes when the process of rank 1 has ended in good order, while the device of rank 2,
-// which is slow, still completes the same operation.
+// Rank 0 closes after the process of rank 1 has ended normally. The slow device of rank 2 is still
+// completing the same operation.
 TEST(PeerDeath, AProcessThatEndsAfterItsPartSpoilsNoResult) {
   run_processes(
       3,

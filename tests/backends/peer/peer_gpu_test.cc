@@ -1,5 +1,5 @@
-// The peer backend on a GPU that all ranks share: ranks are threads, or processes, which this one
-// forks before it has touched CUDA. Where there is none every test is skipped and says why.
+// The peer backend on a GPU that all ranks share. Ranks are threads, or processes that this program
+// forks before it has touched CUDA. Without a GPU every test is skipped with a reason.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -39,7 +39,7 @@ void check_peer(Communicator& comm) {
   comm.barrier("end").wait();
 }
 
-// Large enough that every rank has a share, and in a bucket of many pieces.
+// Large tensors: every rank reduces a share, and a bucket has many pieces.
 void check_large(Communicator& comm) {
   Gpu gpu;
   const auto size = static_cast<float>(comm.size());
@@ -59,7 +59,7 @@ void check_large(Communicator& comm) {
   }
 }
 
-// Rounds of which each begins from the rank's own numbers; hosts and streams are late at random.
+// Each round starts from the rank's own numbers. Hosts and streams are late at random.
 void check_rounds(Communicator& comm, int rounds) {
   constexpr int64_t kCount = 1000, kMuch = 4 << 20;
   Gpu gpu;
@@ -88,7 +88,7 @@ void check_rounds(Communicator& comm, int rounds) {
   }
 }
 
-// Exchanges until rank 2 dies, which tells when.
+// Runs allreduces until rank 2 dies; rank 2 stores the time in `died`.
 void check_death(Communicator& comm, std::atomic<int64_t>& died) {
   const auto now = [] { return Clock::now().time_since_epoch().count(); };
   Gpu gpu;
@@ -110,7 +110,7 @@ void check_death(Communicator& comm, std::atomic<int64_t>& died) {
   }
 }
 
-// Processes first: what threads do loads CUDA into this process.
+// Processes run first, because the tests with threads load CUDA into this process.
 TEST_F(PeerGpu, ProcessesShareAGpu) {
   for (const int size : {1, 2, 4}) run_processes(size, check_peer, share_the_gpu, 60);
   run_processes(2, check_large, share_the_gpu, 60);

@@ -1,5 +1,5 @@
-// Ranks that are threads share a device whose streams stand in one hardware queue: a stream that
-// waited for what is not on its way would hold all that could bring it.
+// Ranks are threads that share a device whose streams all use one hardware queue. If a stream
+// waited for data that no one has queued yet, it would block the very work that brings the data.
 
 #include <gtest/gtest.h>
 
@@ -19,8 +19,8 @@ class OneQueue : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, OneQueue, testing::Values("peer", "memory", "shm"),
                          [](const auto& info) { return info.param; });
 
-// Steps of some tensors each: made anew on the rank's stream, exchanged, awaited by the stream
-// alone.
+// In each step, the rank's stream fills several tensors, all ranks reduce them, and only the stream
+// waits for the results.
 void train(Communicator& comm) {
   auto& device = device_runtime(DeviceKind::fake);
   const auto stream = device.create_stream(kFake);

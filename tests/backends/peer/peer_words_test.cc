@@ -1,4 +1,4 @@
-// What a rank tells its peers in memory that all of them reach, and the device's memory that
+// The flags that a rank publishes in memory that all peers can read, and device memory that
 // processes share.
 
 #include "tutti/backends/peer/peer_words.h"
@@ -56,7 +56,7 @@ TEST(PeerWords, WhatIsNotThereIsOneError) {
                [&] { TheirWords(device, ::getpid(), 9999, 0); });
 }
 
-// In another process, since none maps its own memory.
+// Uses another process, since no process maps its own memory.
 TEST(PeerWords, AnotherProcessMapsWordsAndMemory) {
   FakeDevice device;
   const OwnWords own(device);
@@ -85,7 +85,8 @@ TEST(PeerWords, AnotherProcessMapsWordsAndMemory) {
   device.free_shared(memory);
 }
 
-// As with any other device of which each rank sees one, the same.
+// Ranks that each see one device of the same identity share it; without an identity they cannot
+// know.
 TEST(PeerChoice, AutoIsPeerWhereRanksShareTheirOnlyDevice) {
   for (const std::string identity : {"0000:18:00.0", ""}) {
     FakeDevice device({.identity = identity});

@@ -1,5 +1,5 @@
-// Allreduces that are launched without the engine, on the tests' device: ranks are threads that
-// share it, or processes that have one each.
+// Allreduces that are launched without the engine, on the fake device. Ranks are threads that share
+// a device, or processes with one device each.
 
 #include <gmock/gmock.h>
 
@@ -28,7 +28,7 @@
 namespace tutti::test {
 namespace {
 
-// Gaps between tensors: nothing outside of them may be written.
+// Separate tensors, so that there are gaps between them in which nothing may be written.
 std::vector<Tensor> tensors_of(DataType dtype, const std::vector<int64_t>& counts) {
   std::vector<Tensor> all;
   all.reserve(counts.size());
@@ -40,8 +40,8 @@ std::vector<TensorView> views(const std::vector<Tensor>& tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
-// Small whole numbers, which every dtype has, and which every order sums alike; a byte holds the
-// sum of 8 ranks.
+// Small whole numbers, which every dtype holds and whose sum does not depend on the order. A byte
+// holds the sum of 8 ranks.
 double value_of(int rank, int round, int64_t i) {
   return static_cast<double>((i + 3 * rank + round) % 7);
 }
@@ -68,7 +68,7 @@ void expect_sums(const Tensor& tensor, int size, int round, double factor = 1) {
                       << round;
 }
 
-// Rounds one behind the other on a stream that the host does not wait for.
+// Launches rounds one after another on a stream; the host does not wait between them.
 void reduce(Communicator& comm, DataType dtype, const std::vector<int64_t>& counts,
             std::string_view variant, int rounds) {
   const auto name = std::string(to_string(dtype)) + " " + std::to_string(counts[0]);
@@ -109,7 +109,7 @@ void on_their_own_devices(Options& options) {
   options.backend = "shm";
 }
 
-// Processes first: they are forks, which want no threads before them.
+// Processes run first: they are forked, and no threads may exist before that.
 TEST(Persistent, SumsOfProcessesWithADeviceEach) {
   run_processes(3, every_kind, on_their_own_devices);
 }
@@ -129,7 +129,7 @@ TEST(Persistent, ProcessesThatShareADeviceAreToldWhatToDo) {
       });
 }
 
-// A process that dies says nothing; the others' kernels must not wait for it for a minute.
+// A process that dies sends nothing; the other ranks' kernels must not wait a minute for it.
 TEST(Persistent, ARankThatDiesEndsTheRoundAndIsNamed) {
   run_processes(
       3,
@@ -153,8 +153,8 @@ TEST(Persistent, ARankThatDiesEndsTheRoundAndIsNamed) {
       on_their_own_devices, 60, 1);
 }
 
-// Counts the device memory that is allocated. Once it gives up, a round ends as if a peer had not
-// come.
+// Counts allocations of device memory. Once `gives_up` is set, every round ends as if a peer had
+// not come.
 class GivesUp final : public FakeDevice {
  public:
   using FakeDevice::FakeDevice;
@@ -184,7 +184,8 @@ class GivesUp final : public FakeDevice {
   std::atomic<bool> gives_up{false};
 };
 
-// A peer's kernel may still come to the memory of a round that failed, and to no other.
+// After a failed round, a peer's kernel may still use the memory of that round, so it is kept. All
+// other memory is freed.
 void expect_memory_is_kept_after_a_failure(Communicator& comm, GivesUp& fake) {
   const Tensor tensor(Shape{100}, DataType::f32, kFake);
   UserStream user;
@@ -227,7 +228,8 @@ TEST(Persistent, SumsOfThreadsThatShareADevice) {
     run_threads(size, every_kind, [](Options& options) { options.backend = "memory"; });
 }
 
-// All blocks of the ranks that share a GPU run there together, whatever else the process sees.
+// All blocks of ranks that share a GPU must fit there together, however many other devices the
+// process sees.
 TEST(Persistent, RanksThatShareOneOfSeveralDevicesShareItsBlocks) {
   FakeDevice fake({.devices = 4});
   run_threads(
@@ -268,7 +270,7 @@ TEST(Persistent, OptionsAreThoseOfAnAllreduce) {
       [](Options& options) { options.backend = "memory"; });
 }
 
-// Not whole numbers: what it sums is what backend peer sums, to the bit.
+// The inputs are not whole numbers: the sums must equal those of backend peer in every bit.
 TEST(Persistent, SumsAreThoseOfPeerToTheBit) {
   FakeDevice fake;
   run_threads(
@@ -319,7 +321,7 @@ TEST(Persistent, WhatRanksDisagreeOnAllHear) {
       [](Options& options) { options.backend = "memory"; });
 }
 
-// A rank without memory: its peers must not wait for it.
+// One rank cannot allocate memory; its peers must not wait for it.
 class SmallDevice final : public FakeDevice {
  public:
   void* allocate(size_t bytes, Device device) override {
@@ -338,7 +340,7 @@ TEST(Persistent, WhatOneRankLacksAllHear) {
   run_threads(
       2,
       [&](Communicator& comm) {
-        // Two tensors are packed, which takes memory.
+        // Two tensors are packed, which needs an allocation.
         const auto tensors = tensors_of(DataType::f32, {200'000, 200'000});
         expect_error(ErrorCode::out_of_memory, "there is no such piece of memory",
                      [&] { PersistentAllreduce(comm, "large", views(tensors)); });
@@ -450,8 +452,7 @@ TEST(Persistent, ARankThatDoesNotComeIsNamed) {
       });
 }
 
-// A graph that holds a launch knows nothing of Communicators: it puts the same kernels on a stream
-// again.
+// A captured graph knows nothing of Communicators: it launches the same kernels again on a stream.
 class ReplayingDevice : public FakeDevice {
  public:
   void reduce_by_flags(const DeviceFlags& flags, StreamRef stream) override {
@@ -484,13 +485,14 @@ TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
         device().synchronize(user.get());
         comm.barrier("both have").wait();
         comm.close();
-        // Neither waits for the other, which may replay it later or never.
+        // The replayed kernel must not wait for the other rank, which may replay later or never.
         const auto begin = Clock::now();
         if (comm.rank() == 0) fake.replay(0, user.get());
         device().synchronize(user.get());
         EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 10);
         expect_error(ErrorCode::closed, "its Communicator is closed", [&] { allreduce.check(); });
-        // What it sends goes into memory of the other rank's object.
+        // The kernel writes into memory of the other rank's object, so that object must still
+        // exist.
         ++over;
         for (const auto until = Deadline::after(30); over < 2 && !until.passed();)
           std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,5 +1,5 @@
-// Over tcp, but what rank 0 takes part in fails there at once, as where a peer takes back what
-// rank 0 reads: the cause, which another rank tells, comes later or never.
+// Runs over tcp, but every operation fails on rank 0 immediately. This imitates a peer that
+// withdraws data which rank 0 reads: another rank reports the cause later, or never.
 
 #include "tests/backends/support/forwarding_backend.h"
 

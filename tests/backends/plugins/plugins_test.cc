@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 const std::vector<std::string> kFolders = {TUTTI_TEST_PLUGINS};
 
-// The plugin of examples/ is a backend like any other.
+// The plugin of examples/ passes the conformance suite like any other backend.
 const BackendMaker kExample = {
     "unix_socket", [](int size) {
       return make_backends(find_backend("unix_socket", kFolders), size, [](Context& context) {
@@ -92,13 +92,14 @@ TEST_F(DamagedPlugin, IsAnErrorAndNoCrash) {
   EXPECT_THAT(write(""),
               AllOf(HasSubstr("no shared library"), HasSubstr("; install it anew, or remove it")));
   EXPECT_THAT(write("#!/bin/sh\n" + std::string(1000, 'x')), HasSubstr("no shared library"));
-  // What the loader maps ends before the file does: debug sections follow it.
+  // The part of the file that the loader maps ends before the file does, because debug sections
+  // follow.
   for (const size_t size : {1, 63, 64, 100, 1000, 4096})
     EXPECT_THAT(
         write(whole.substr(0, size)),
         testing::AnyOf(HasSubstr("is damaged: it was cut short"), HasSubstr("no shared library")))
         << size;
-  // Whole again, but it holds another backend than its name says.
+  // The file is whole again, but contains a backend with another name than the file's.
   EXPECT_THAT(write(whole), HasSubstr("\"unix_socket\""));
 }
 
@@ -117,7 +118,7 @@ TEST(Plugins, AreListedOnceEachWithWhy) {
   EXPECT_THAT(found["needs_more"].failure, HasSubstr("libtutti_nowhere.so"));
 }
 
-// One rank has the plugin, the other does not: both hear of it at once.
+// One rank has the plugin, the other does not: both get the error immediately.
 TEST(Plugins, ARankWithoutItIsNamedOnAllRanks) {
   const auto store = make_memory_store();
   std::vector<std::string> heard(2);
@@ -152,7 +153,8 @@ TEST(Plugins, ServeACommunicator) {
   });
 }
 
-// What three ranks hear of an operation that fails on rank 0. `tune` may give a rank an observer.
+// Returns the error that each of three ranks gets for an operation that fails on rank 0. `tune` may
+// give a rank an observer.
 std::vector<std::string> heard_of_failure(const Tune& tune) {
   std::vector<std::string> heard(3);
   run_threads(
@@ -174,7 +176,8 @@ std::vector<std::string> heard_of_failure(const Tune& tune) {
   return heard;
 }
 
-// Rank 2 fails behind rank 0's operation, which failed because of it: all name rank 2.
+// Rank 2 reports its fault after rank 0's operation has failed because of it: all ranks name rank
+// 2.
 TEST(Plugins, AFailureIsExplainedByTheFaultThatComesBehindIt) {
   const auto heard = heard_of_failure([](Options& options) {
     if (options.rank != 2) return;

@@ -1,4 +1,4 @@
-// The pipelines of two ranks by themselves, in one thread that is both ranks in turn.
+// The pipelines between two ranks, in one thread that runs both ranks in turn.
 
 #include "tutti/backends/shared/pairs.h"
 
@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-// Memory that lives on with its heap: a place is an address.
+// A region whose memory outlives it. Its handle is an address.
 class PlacedRegion final : public Region {
  public:
   explicit PlacedRegion(Region& memory) : memory_(memory) {}
@@ -29,7 +29,7 @@ class PlacedRegion final : public Region {
   Region& memory_;
 };
 
-// Memory of this process. A rank may have none to give.
+// Memory of this process. With `is_full`, a rank has none.
 class Memory final : public SharedMemory {
  public:
   explicit Memory(std::array<bool, 2>& rung) : rung_(rung) {}
@@ -71,7 +71,7 @@ class PairsOfTwo : public testing::Test {
     launch.name = "x";
     return pairs_[static_cast<size_t>(rank)]->start(collective, launch);
   }
-  // Until both are over, or nothing has moved them for long.
+  // Advances both until both have ended, or 100 turns have passed.
   static void advance(Operation& one, Operation& other) {
     for (int turn = 0; turn < 100; ++turn) {
       const auto state = one.advance(), states = other.advance();
@@ -128,7 +128,7 @@ TEST_F(PairsOfTwo, MeetAtTheirFirstCallAndNotBefore) {
   EXPECT_EQ(memories_[1].kept.size(), 1u);
 }
 
-// The receiver has the last chunks to read when the sender is done with them.
+// The sender is done while the receiver still has the last chunks to read.
 TEST_F(PairsOfTwo, WhatWasSentIsThereWhenItsSenderHasLeft) {
   std::vector<int> sent(600'000), got(sent.size(), -1);
   std::iota(sent.begin(), sent.end(), 0);
@@ -159,7 +159,8 @@ TEST_P(OneOfTwoIsFull, AndBothHearOfIt) {
     const auto waits = start_one(other);
     sleep_[static_cast<size_t>(other)].sleeps = 1;
     const auto refused = start_one(full);
-    EXPECT_EQ(rung_[static_cast<size_t>(other)], is_first);  // it knows by the second call
+    // The second time, the other rank is known to be full.
+    EXPECT_EQ(rung_[static_cast<size_t>(other)], is_first);
     rung_[static_cast<size_t>(other)] = false;
     advance(*waits, *refused);
     for (const auto* operation : {waits.get(), refused.get()}) {

@@ -1,4 +1,5 @@
-// The table of shared places, in one thread; tests/explore has its readers beside the writer.
+// The table of shared memory offsets, in one thread. tests/explore runs its readers beside the
+// writer.
 
 #include "tutti/backends/shm/place_table.h"
 
@@ -9,11 +10,11 @@
 namespace tutti::test {
 namespace {
 
-constexpr size_t kSpans = 40;  // of 16 rows a block: the readers go through three
+constexpr size_t kSpans = 40;  // a block has 16 rows, so readers go through three
 constexpr size_t kBytes = 64;
 constexpr uint64_t kFirstPlace = 1 << 20;
 
-// The place of a span says which one it is.
+// The offset of a span identifies it.
 uint64_t place_of(size_t span) { return kFirstPlace * (span + 1); }
 
 struct Memory {

@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Shm, BackendConformance,
                                                             });
                                                       }}));
 
-// Whether memory is shared is asked by every call, from any thread, without waiting.
+// Every call asks whether memory is shared, from any thread and without waiting.
 TEST(ShmMemory, PlacesAreFoundWhileRegionsComeAndGo) {
   auto ends = make_backends(find_backend("shm"), 2);
   auto& end = *ends[0];

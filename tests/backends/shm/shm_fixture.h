@@ -19,7 +19,7 @@
 
 namespace tutti::test {
 
-/// A folder for a file store that outlives no test.
+/// A folder for a file store, removed at the end of the test.
 class StoreFolder {
  public:
   StoreFolder() {
@@ -36,7 +36,7 @@ class StoreFolder {
   std::string path_;
 };
 
-/// A rank in a process of its own. It ends with the code that `body` returns.
+/// A rank in its own process, which ends with the exit code that `body` returns.
 class RankProcess {
  public:
   explicit RankProcess(const std::function<int()>& body) : pid_(::fork()) {
@@ -59,7 +59,7 @@ class RankProcess {
   void kill(int signal) const {
     if (pid_ > 0) ::kill(pid_, signal);
   }
-  /// The exit code, or minus the signal.
+  /// Returns the exit code, or minus the signal number.
   int wait() {
     if (pid_ <= 0) return 0;
     int status = 0;

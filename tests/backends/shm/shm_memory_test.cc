@@ -1,5 +1,5 @@
-// The memory that ranks share: what a peer names of it is checked, what is freed goes back to the
-// host, and the backend of threads knows when a rank is another process.
+// The memory that ranks share. Offsets that a peer sends are checked, freed memory goes back to the
+// host, and the backend for threads detects ranks in other processes.
 
 #include "tutti/backends/shm/shm_memory.h"
 
@@ -21,7 +21,7 @@
 namespace tutti::test {
 namespace {
 
-/// Two ranks' memories in this process, and their files.
+/// The memories of two ranks in this process, and their files.
 struct TwoMemories {
   std::vector<std::unique_ptr<SharedMemory>> of = std::vector<std::unique_ptr<SharedMemory>>(2);
   std::vector<Descriptor> files = std::vector<Descriptor>(2);
@@ -75,7 +75,7 @@ TEST_F(Shm, APlaceOutsideOfThePeersMemoryIsRefused) {
       {end - 1, 2},
       {0, end + 1},
       {uint64_t{1} << 60, 64},
-      // Sums that wrap to something small.
+      // The sum of offset and length wraps around to a small number.
       {SharedMemory::kNowhere, 1},
       {SharedMemory::kNowhere - 63, 64},
       {SharedMemory::kNowhere - 10, 100},
@@ -95,7 +95,8 @@ TEST_F(Shm, APlaceOutsideOfThePeersMemoryIsRefused) {
   EXPECT_NO_THROW(zero.at(1, end - 1, 1));
 }
 
-// Touching memory for which there is no page any more, where the host has none left, is a SIGBUS.
+// Touching shared memory without a page is a SIGBUS if the host has no page left, so pages are
+// allocated in advance.
 TEST_F(Shm, MemoryThatIsUsedAgainIsAllocatedAgain) {
   const auto memories = connect_memories([&](int rank) { return context(rank, 2); });
   constexpr size_t kBytes = 1 << 20;

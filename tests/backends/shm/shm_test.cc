@@ -20,7 +20,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/little_endian.h"
 
-// Shared memory between processes: how ranks meet, who is kept out, and what is left of the dead.
+// Shared memory between processes: how ranks connect, how strangers are refused, and the cleanup
+// after a dead rank.
 
 namespace tutti::test {
 namespace {
@@ -69,14 +70,14 @@ TEST_F(Shm, AKilledRankIsLostWithinASecond) {
       Descriptor pipe_write(pipe_ends[1]);
       RankProcess other([&] {
         auto transport = make_stream_transport(1, find_backend("shm").open(told(1), others(1, 2)));
-        // A child that it forked holds its sockets open; the rank is dead all the same.
+        // A forked child keeps the rank's sockets open, but the rank must still count as dead.
         pid_t child = has_child ? ::fork() : -1;
         if (child == 0) {
           ::sleep(30);
           ::_exit(0);
         }
         [[maybe_unused]] const auto written = ::write(pipe_write.get(), &child, sizeof child);
-        ::sleep(30);  // and takes nothing, so that what the other rank sends is still under way
+        ::sleep(30);  // receives nothing, so the other rank's message stays in flight
         return 0;
       });
       auto transport = make_stream_transport(0, find_backend("shm").open(told(0), others(0, 2)));
@@ -107,7 +108,7 @@ TEST_F(Shm, TheLastWordsOfAProcessArrive) {
     const Ticket ticket = transport->isend(0, {7, 0, 0}, data);
     transport->progress();
     return transport->test(ticket) == TransferState::done ? 0 : 1;
-    // No goodbye: it just ends.
+    // The process ends without a goodbye.
   });
   auto transport = connect(0, 2);
   EXPECT_EQ(other.wait(), 0);
@@ -149,7 +150,7 @@ TEST_F(Shm, NothingIsLeft) {
 }
 
 TEST_F(Shm, NamesTheMissingRanks) {
-  // Ranks 0 and 2 of 4 are there.
+  // Only ranks 0 and 2 of 4 are present.
   std::vector<std::string> texts(2);
   std::vector<std::thread> threads;
   for (const int rank : {0, 2})
@@ -166,7 +167,7 @@ TEST_F(Shm, NamesTheMissingRanks) {
   EXPECT_NE(texts[1].find("rank 2 waited for ranks 1 3 "), std::string::npos) << texts[1];
 }
 
-// The name of a rank's socket, as the store tells it.
+// The name of a rank's socket, as the store has it.
 std::string socket_name(Store& store, int rank) {
   const auto text = store.get("shm/address/" + std::to_string(rank), Deadline::after(20));
   return text.substr(0, text.find(' '));
@@ -182,7 +183,8 @@ TEST_F(Shm, StrangersAreTurnedAway) {
     bool busy = false;
     auto socket = connect_unix(name, busy);
     ASSERT_TRUE(socket);
-    // Silent ones, garbage, and what begins like a rank but does not know the token.
+    // The strangers: silent ones, garbage, and one that starts like a rank but does not know the
+    // token.
     if (i % 4 == 1) send_unix(socket.get(), pattern(100, i));
     if (i % 4 == 2) {
       auto almost = pattern(60, i);
@@ -206,7 +208,8 @@ TEST_F(Shm, StrangersAreTurnedAway) {
   EXPECT_TRUE(memory == data);
 }
 
-// A peer that knows the token, but one of whose doorbells could block the rank that rings it.
+// The peer knows the token, but one of its doorbells is a pipe, which could block the rank that
+// rings it.
 TEST_F(Shm, ADoorbellThatMayBlockIsRefused) {
   constexpr size_t kRingBytes = 64 << 10;
   const auto store = make_file_store(folder_.path());
@@ -246,7 +249,8 @@ TEST_F(Shm, ADoorbellThatMayBlockIsRefused) {
   }
 }
 
-// The door of rank 0 is crowded: it closes the connection before the caller could say who it is.
+// Rank 0 accepts and closes connections before the caller could identify itself, as a crowded rank
+// does.
 TEST_F(Shm, ACallerThatIsDismissedCallsAgain) {
   const auto store = make_file_store(folder_.path());
   const auto name = "tutti-test-" + std::to_string(::getpid());
@@ -313,7 +317,7 @@ TEST_F(Shm, AnotherNetworkNamespaceIsAnotherHost) {
   char allowed = 'n';
   ASSERT_EQ(::read(status_read.get(), &allowed, 1), 1);
   if (allowed == 'n') GTEST_SKIP() << "cannot make a network namespace";
-  // The other side does not wait for its deadline either.
+  // The other rank does not wait for its deadline either.
   const auto before = Clock::now();
   const auto error = error_of([&] { connect(0, 2); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.what();

@@ -9,7 +9,8 @@ INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
                                                               find_backend("shm"), size);
                                                         }}));
 
-// A composite's transport: two kinds of channels, each opened to some of the peers only.
+// The transport of a composite backend: two types of channels, each opened to some of the peers
+// only.
 Transports make_mixed(int size) {
   const auto store = make_memory_store();
   Transports transports(static_cast<size_t>(size));

@@ -9,7 +9,7 @@
 namespace tutti::test {
 namespace {
 
-/// A folder of its own, removed at the end.
+/// A new folder, removed at the end.
 class Folder {
  public:
   Folder() {
@@ -85,7 +85,8 @@ TEST(FileStore, SaysWhenItsFolderIsGone) {
   EXPECT_THROW(make_file_store("/proc/no/such/place"), Error);
 }
 
-// A rank that is told to be the cause knows nothing against itself.
+// A rank that is reported as the cause cannot confirm it. Its own error names the rank that
+// reported it.
 TEST(ToldFailure, WhoIsSaidToBeTheCauseNamesTheTeller) {
   const auto store = make_memory_store();
   const ToldFailure zero(*store, "here", 0, 3), one(*store, "here", 1, 3),

@@ -36,7 +36,7 @@ TEST(TcpStoreProtocolTest, FramesComeBackAsTheyWere) {
   EXPECT_EQ(reply.value, "late");
 }
 
-// The bytes on the wire; a change of them asks for another kWireVersion.
+// The bytes on the wire. A change of them needs a new kWireVersion.
 TEST(TcpStoreProtocolTest, TheBytesAreThese) {
   EXPECT_EQ(encode(StoreRequest{
                 .id = 1, .op = StoreOp::get, .argument = 0x0203, .key = "k", .value = {}}),

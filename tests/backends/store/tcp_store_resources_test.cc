@@ -1,4 +1,4 @@
-// What a store and its clients use of the machine, and what they do where it has none left.
+// The resources that a store and its clients use, and their behaviour when none are left.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -78,8 +78,8 @@ TEST(TcpStoreTest, AnIdleServerAndItsWaitersUseNoProcessor) {
   waiter.join();
 }
 
-// Whatever it is that a process without descriptors cannot open, it says at once that this is its
-// own limit, and does not blame the store.
+// A process without free descriptors reports immediately that its own limit is the cause, and does
+// not blame the store.
 TEST(TcpStoreTest, AClientWithoutDescriptorsNamesItsLimit) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "ubsan asks through a pipe whether memory can be read, and there is none left";
@@ -114,7 +114,7 @@ TEST(TcpStoreTest, AClientWithoutDescriptorsNamesItsLimit) {
     EXPECT_LE(WEXITSTATUS(status), 1) << left << " descriptors left";
     refusals += WEXITSTATUS(status) != 0;
   }
-  EXPECT_GE(refusals, 4);  // Asio's own three, and the socket
+  EXPECT_GE(refusals, 4);  // three of Asio, and the socket
   EXPECT_LE(refusals, 6);
 }
 

@@ -85,7 +85,7 @@ TEST(TcpStoreTest, BoundsAreKeptAndTheLargestValueTravels) {
         long_value.what(),
         HasSubstr("a store's value has at most 1048576 bytes, that of \"big\" has 1048577"));
     EXPECT_EQ(error_of([&] { store->set("", "v"); }).code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(store->try_get(key), largest);  // still of use
+    EXPECT_EQ(store->try_get(key), largest);  // the store still works
   }
 }
 
@@ -160,7 +160,8 @@ TEST(TcpStoreTest, AConnectionThatIsForgottenGetsNoAnswer) {
   EXPECT_EQ(stays_got[0].value, "1");
 }
 
-// Every thread waits for its neighbour's key through one client while others count.
+// Every thread waits for its neighbour's key through one client while other threads add to
+// counters.
 TEST(TcpStoreTest, ManyThreadsShareOneClient) {
   TcpStoreServer server("127.0.0.1", 0, kSecret);
   const auto store = client_of(server), other = client_of(server);
@@ -186,7 +187,7 @@ TEST(TcpStoreTest, ManyThreadsShareOneClient) {
 
 TEST(TcpStoreTest, ForkedProcessesMeet) {
   constexpr int kRanks = 4;
-  // The children are made before the server's thread, as a launcher does it.
+  // The children are forked before the server's thread exists, as in a launcher.
   int ports[2];
   ASSERT_EQ(::pipe(ports), 0);
   std::vector<pid_t> children;
@@ -247,7 +248,7 @@ TEST(TcpStoreTest, AForkCannotUseItsParentsConnection) {
   EXPECT_EQ(status, 0);
 }
 
-// What was awaited in vain is a timeout and no lost store, up to the end and after it.
+// A key that does not come in time is a timeout, not a lost store: before, at and after the limit.
 TEST(TcpStoreTest, ACallThatIsLimitedKnowsALateKeyFromALostStore) {
   TcpStoreServer server("127.0.0.1", 0, kSecret);
   const auto store = client_of(server);
@@ -371,7 +372,7 @@ TEST(TcpStoreTest, GarbageAndScansHarmNobody) {
   waiter.join();
 }
 
-// Silent connections hold all places of strangers: whoever comes then takes one of them.
+// Silent connections occupy all slots for strangers. Each newcomer takes the slot of one of them.
 TEST(TcpStoreTest, ASlowLorisDelaysNobodyAndEnds) {
   TcpStoreServer server("127.0.0.1", 0, kSecret);
   const auto early = client_of(server);
@@ -388,8 +389,8 @@ TEST(TcpStoreTest, ASlowLorisDelaysNobodyAndEnds) {
   EXPECT_TRUE(silent.front()->ends_within(10));
 }
 
-// A store that stands still takes no more requests. A thread that waits until it does holds up no
-// other beyond that one's deadline, and the requests that were not begun spoil nothing.
+// A stopped store takes no more requests. A thread that waits to send its request must not delay
+// another thread beyond that thread's deadline. Requests that were not begun have no effect.
 TEST(TcpStoreTest, EachThreadsTurnToSendHasItsOwnDeadline) {
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);
@@ -406,7 +407,7 @@ TEST(TcpStoreTest, EachThreadsTurnToSendHasItsOwnDeadline) {
   store->set("key", "value");
   ::kill(child, SIGSTOP);
   ASSERT_EQ(::waitpid(child, nullptr, WUNTRACED), child);
-  // More than the kernel's buffers take.
+  // These requests exceed the kernel's buffers.
   std::vector<std::thread> patient;
   for (int i = 0; i < 16; ++i)
     patient.emplace_back(
@@ -426,7 +427,7 @@ TEST(TcpStoreTest, EachThreadsTurnToSendHasItsOwnDeadline) {
   ::close(pipe[1]);
 }
 
-// The other side of a network that is cut, or a launcher that stands still.
+// The store is stopped, as if the network were cut or the launcher stood still.
 TEST(TcpStore, AnAnswerThatDoesNotComeIsWaitedForUntilTheDeadline) {
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);
@@ -456,7 +457,7 @@ TEST(TcpStore, AnAnswerThatDoesNotComeIsWaitedForUntilTheDeadline) {
   expect_gone([&] { hurried->try_get("key"); });
   expect_gone([&] { hurried->set("key", "other"); });
   expect_gone([&] { bounded(hurried, Deadline::after(60))->get("none", Deadline::after(30)); });
-  // Each had half a second after the end.
+  // Each call may take half a second beyond its deadline.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);

@@ -1,4 +1,4 @@
-// One transport out of several.
+// One transport that combines several.
 
 #include "tutti/backends/stream/joint_transport.h"
 
@@ -12,11 +12,11 @@
 namespace tutti::test {
 namespace {
 
-// Data goes by one part and control messages by another, over one slow link: what comes by either
-// says that the peer lives.
+// Data and control messages use different parts over one slow link. Traffic on either part shows
+// that the peer is alive.
 TEST(JointTransport, APeerIsAsQuietAsItIsOnAnyPart) {
   const auto control = make_transports(find_backend("tcp"), 3);
-  const auto data = make_transports(find_backend("tcp"), 2);  // of ranks 0 and 2
+  const auto data = make_transports(find_backend("tcp"), 2);  // between ranks 0 and 2
   JointTransport joint({{control[0].get()}, {data[0].get(), {0, 2}}});
   constexpr double kWhile = 0.4;
   std::this_thread::sleep_for(std::chrono::duration<double>(kWhile));
@@ -37,8 +37,8 @@ TEST(JointTransport, APeerIsAsQuietAsItIsOnAnyPart) {
   EXPECT_GE(control[0]->quiet_seconds(2), kWhile / 2);
 }
 
-// Rank 0 has rank 2 on its host and rank 1 elsewhere: what goes to whom is counted by these
-// numbers.
+// Rank 0 has rank 2 on its host and rank 1 elsewhere. The counters must use the communicator's
+// ranks, not those of the parts.
 TEST(MixedTransport, CountsBytesByTheRanksOfTheCommunicator) {
   auto near = make_transports(find_backend("memory"), 2);
   auto far = make_transports(find_backend("memory"), 3);

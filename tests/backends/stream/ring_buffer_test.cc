@@ -32,7 +32,7 @@ TEST(RingBuffer, TakesWhatFitsAndGivesItBackInOrder) {
   EXPECT_EQ(write(ring, data), 64u);
   EXPECT_EQ(write(ring, data), 0u);
   EXPECT_EQ(ring.consumer.read(std::span(out).first(10)), 10u);
-  EXPECT_EQ(write(ring, std::span(data).subspan(64)), 10u);  // around the end
+  EXPECT_EQ(write(ring, std::span(data).subspan(64)), 10u);  // wraps around the end
   EXPECT_EQ(ring.consumer.read(std::span(out).subspan(10)), 64u);
   EXPECT_TRUE(std::equal(out.begin(), out.begin() + 74, data.begin()));
 }
@@ -62,7 +62,7 @@ TEST(RingBuffer, ImpossiblePositionsAreErrors) {
     EXPECT_THROW(write(other, pattern(64, 1)), Error);
     EXPECT_THROW(other.producer.arm(), Error);
   }
-  // Going back is impossible too.
+  // A position that moves back is refused too.
   Ring ring(64);
   write(ring, data);
   ring.consumer.read(out);
@@ -86,8 +86,8 @@ TEST(RingBuffer, SleepersAreRungOnce) {
   EXPECT_FALSE(ring.consumer.producer_wants_bell());
 }
 
-// A side that looks by itself is not rung; one whose flag the other side took has a ring to
-// silence.
+// A side that wakes by itself is not rung. If the other side had already taken its request,
+// disarm() returns true, because a ring is on its way.
 TEST(RingBuffer, ASideThatIsAwakeAgainIsNotRung) {
   Ring ring(64);
   const auto data = pattern(64, 4);

@@ -16,7 +16,7 @@
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 
-// What a StreamTransport makes of a peer that does not keep to the protocol.
+// How a StreamTransport handles a peer that breaks the protocol.
 
 namespace tutti::test {
 namespace {
@@ -25,11 +25,11 @@ using Bytes = std::vector<std::byte>;
 
 /// A channel whose peer is the test.
 struct Script {
-  std::deque<std::byte> in;  // what the peer sent
-  Bytes out;                 // what it was sent
-  bool ended = false;        // after `in` comes the end
+  std::deque<std::byte> in;  // bytes from the peer
+  Bytes out;                 // bytes to the peer
+  bool ended = false;        // the end follows after `in`
   size_t most_at_once = 1 << 20;
-  size_t room = SIZE_MAX;  // how much the channel still takes
+  size_t room = SIZE_MAX;  // bytes that the channel still takes
   int looks_until_delivered = 0;
   bool refuses = false;  // writing fails
 };
@@ -88,7 +88,7 @@ class StreamProtocol : public testing::Test {
     for (int i = 0; i < 1000 && transport_->progress(); ++i) {
     }
   }
-  /// The frames that the transport sent, without payloads.
+  /// Returns the headers of the frames that the transport has sent.
   std::vector<FrameHeader> sent() {
     std::vector<FrameHeader> frames;
     for (size_t at = 0; at + kFrameBytes <= script_.out.size();) {
@@ -140,7 +140,7 @@ TEST_F(StreamProtocol, RefusesWhatIsNoFrame) {
 }
 
 TEST_F(StreamProtocol, HoldsPeersToTheirCredit) {
-  // Empty messages cost too.
+  // Empty messages cost credit too.
   for (uint64_t tag = 0; tag < eager_credit(2) / eager_cost(0); ++tag)
     feed(frame({.type = FrameType::eager, .tag = tag}));
   run();
@@ -214,7 +214,7 @@ TEST_F(StreamProtocol, AnswersToNoQuestionAreIgnored) {
     feed(frame({.type = FrameType::withdraw, .ticket = ticket}));
     feed(frame({.type = FrameType::data, .length = 10, .ticket = ticket}, Bytes(10)));
   }
-  // A grant twice is a grant once.
+  // A repeated grant has no effect.
   feed(frame({.type = FrameType::grant, .tag = 8, .ticket = send}));
   feed(frame({.type = FrameType::grant, .tag = 9, .ticket = send}));
   run();
@@ -301,7 +301,7 @@ TEST_F(StreamProtocol, ASendCancelledInMidFrameNeedsItsMemoryNoMore) {
     script_.room = SIZE_MAX;
     run();
     if (room > 0) {
-      // The frame that has begun ends as it was.
+      // The begun frame ends with its original bytes.
       const auto* payload = script_.out.data() + kFrameBytes;
       EXPECT_TRUE(std::equal(payload, payload + kMaxDataBytes, original.begin()));
     }
@@ -312,8 +312,8 @@ TEST_F(StreamProtocol, ASendCancelledInMidFrameNeedsItsMemoryNoMore) {
   }
 }
 
-// A send that is given up before its frame begins takes no credit along: neither what it costs,
-// nor what its frame would have returned to the peer.
+// A send that is cancelled before its frame begins keeps all credit: its own cost, and the credit
+// that its frame would have returned to the peer.
 TEST_F(StreamProtocol, ASendCancelledBeforeItsFrameBeginsLeavesItsCredit) {
   const Bytes data = pattern(1000, 1);
   Bytes memory(1000);
@@ -351,7 +351,7 @@ TEST_F(StreamProtocol, AnAnnouncementThatIsTakenBackMakesRoomForAnother) {
     EXPECT_EQ(frames[0].type, FrameType::announce);
     EXPECT_EQ(frames[1].type, FrameType::withdraw);
   }
-  // The same of the peer's, of which as many may wait.
+  // The same number of the peer's announcements may wait, and a withdrawn one makes room too.
   for (uint32_t i = 0; i <= kMaxAnnounced; ++i) {
     const FrameHeader announce{
         .type = FrameType::announce, .key = i, .length = 1 << 20, .tag = 1, .ticket = i};
@@ -362,7 +362,7 @@ TEST_F(StreamProtocol, AnAnnouncementThatIsTakenBackMakesRoomForAnother) {
   EXPECT_FALSE(transport_->take_event());
 }
 
-// A peer that reads is sent any number of control messages: these are 272 MiB.
+// A peer that reads can be sent any number of control messages. These are 272 MiB.
 TEST_F(StreamProtocol, ControlMessagesThatWereWrittenMakeRoomForOthers) {
   const Bytes message(Transport::kMaxControlBytes);
   for (int i = 0; i < 17; ++i) {
@@ -390,7 +390,7 @@ TEST_F(StreamProtocol, AGoodbyeEndsTheConversation) {
   const Ticket recv = transport_->irecv(1, 3, 0, memory);
   feed(frame({.type = FrameType::eager, .length = 10, .tag = 4}, Bytes(10)));
   feed(frame({.type = FrameType::goodbye}));
-  feed(pattern(1000, 1));  // whatever comes after it
+  feed(pattern(1000, 1));  // bytes after the goodbye are ignored
   run();
   const auto event = transport_->take_event();
   ASSERT_TRUE(event);
@@ -406,7 +406,7 @@ TEST_F(StreamProtocol, AGoodbyeReadsOnUntilItHasArrived) {
   feed(frame(last, pattern(4, 1)));
   transport_->goodbye(20);
   EXPECT_LT(script_.looks_until_delivered, 0);
-  EXPECT_TRUE(script_.in.empty());  // nothing unread, for which the connection would be reset
+  EXPECT_TRUE(script_.in.empty());  // unread bytes would reset the connection
   const auto frames = sent();
   ASSERT_FALSE(frames.empty());
   EXPECT_EQ(frames.back().type, FrameType::goodbye);
@@ -419,7 +419,7 @@ TEST_F(StreamProtocol, AGoodbyeThatNeverArrivesIsWaitedForUntilTheDeadline) {
   EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(50));
 }
 
-// Both may come from any thread, at any time.
+// Calls abort() twice, since any thread may call it at any time.
 TEST_F(StreamProtocol, ASecondAbortWakesNobodyForGood) {
   for (int i = 0; i < 2; ++i) {
     transport_->abort(Error(ErrorCode::closed, "enough"));
@@ -433,7 +433,7 @@ TEST_F(StreamProtocol, ASecondAbortWakesNobodyForGood) {
   }
 }
 
-// A StreamCore whose channels have no descriptor, moved by the test.
+// A StreamCore whose channels have no descriptor, driven by the test.
 class StreamCoreAlone : public StreamProtocol {
  protected:
   void SetUp() override {
@@ -445,7 +445,7 @@ class StreamCoreAlone : public StreamProtocol {
 };
 
 TEST_F(StreamCoreAlone, AGoodbyeIsFlushedOnceItIsWrittenAndDelivered) {
-  script_.room = kFrameBytes + 10;  // one frame and a part of the next
+  script_.room = kFrameBytes + 10;  // one frame and part of the next
   script_.looks_until_delivered = 2;
   core_->post(1, pattern(1, 1));
   EXPECT_FALSE(core_->is_written());
@@ -454,7 +454,8 @@ TEST_F(StreamCoreAlone, AGoodbyeIsFlushedOnceItIsWrittenAndDelivered) {
   }
   EXPECT_FALSE(core_->is_written());
   EXPECT_FALSE(core_->is_flushed());
-  EXPECT_EQ(script_.looks_until_delivered, 2);  // what is not written is not asked about
+  // Delivery is checked only after everything is written.
+  EXPECT_EQ(script_.looks_until_delivered, 2);
   script_.room = SIZE_MAX;
   while (core_->progress()) {
   }
@@ -484,7 +485,8 @@ TEST_F(StreamCoreAlone, AnAbortFailsEverythingAtTheNextProgress) {
   EXPECT_TRUE(sent().empty());
 }
 
-// Streams of valid frames, damaged at random: a loss with a reason or nothing, never more.
+// Valid frames, damaged at random. The transport must report a loss with a reason, and nothing
+// worse may happen.
 TEST_F(StreamProtocol, DamagedStreamsHarmNobody) {
 #ifdef __SANITIZE_ADDRESS__
   constexpr int kRuns = 600;
@@ -512,7 +514,7 @@ TEST_F(StreamProtocol, DamagedStreamsHarmNobody) {
       header.type = static_cast<FrameType>(1 + random() % 9);
       header.tag = random() % 4;
       header.ticket = random() % 2 ? tickets[random() % tickets.size()] : random();
-      // Of an eager frame: credit, of which there is none to return.
+      // The ticket of an eager frame is returned credit, and there is none to return.
       if (header.type == FrameType::eager && random() % 8 != 0) header.ticket = 0;
       header.verdict = random() % 3;
       header.length = (random() % 4) * 3000;

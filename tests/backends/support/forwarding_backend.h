@@ -7,7 +7,7 @@
 
 namespace tutti::test {
 
-/// Leaves everything to another backend; a test's own derives from it and does one thing otherwise.
+/// Forwards everything to another backend. A test derives from it to change one thing.
 class ForwardingBackend : public Backend {
  public:
   explicit ForwardingBackend(std::unique_ptr<Backend> rest) : rest_(std::move(rest)) {}

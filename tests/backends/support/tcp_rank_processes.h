@@ -16,7 +16,7 @@
 
 namespace tutti::test {
 
-/// Ranks as processes on "hosts" that are network namespaces, with a TCP store on host 0.
+/// Ranks in processes on "hosts" that are network namespaces, with a TCP store on host 0.
 class RankProcesses {
  public:
   /// Rank r runs on host layout[r].
@@ -24,13 +24,14 @@ class RankProcesses {
       : hosts_(hosts), layout_(std::move(layout)) {}
   RankProcesses& ipv6() { return ipv6_ = true, *this; }
 
-  /// Runs `body` in each rank's process; every one must return true. `meanwhile` runs here.
+  /// Runs `body` in each rank's process; every rank must return true. `meanwhile` runs in this
+  /// process.
   void run(const std::function<bool(Context&)>& body,
            const std::function<void(Store&)>& meanwhile = {}) {
-    constexpr int kStorePort = 7000;  // any: the namespaces are fresh
+    constexpr int kStorePort = 7000;  // any port will do: the namespaces are new
     const std::string secret = "secret";
     const auto address = ipv6_ ? hosts_.address_ipv6(0) : hosts_.address(0);
-    server_.reset();  // no thread of ours is to be forked
+    server_.reset();  // no thread of this process may exist when it forks
     std::vector<pid_t> children;
     for (size_t rank = 0; rank < layout_.size(); ++rank) {
       children.push_back(hosts_.start(layout_[rank], [&, rank] {
@@ -55,7 +56,7 @@ class RankProcesses {
     for (const pid_t child : children) EXPECT_EQ(wait_for_child(child, 40), 0);
   }
 
-  /// After run(): what the ranks have left in the store.
+  /// After run(): the store with all keys that the ranks have set.
   std::shared_ptr<Store> store() { return server_->local(); }
 
   RankProcesses& with(std::span<const BackendPlugin* const> plugins) {
@@ -70,13 +71,14 @@ class RankProcesses {
   bool ipv6_ = false;
 };
 
-/// Returns when every rank has come to `place`; whoever else asks for that key then gets it too.
+/// Waits until every rank has called this with the same `place`. Then the key `place` exists for
+/// anybody.
 inline void meet(const Context& context, const std::string& place) {
   if (context.store->add(place + "/count", 1) == context.size) context.store->set(place, "all");
   context.store->get(place, context.deadline);
 }
 
-/// False, and says on standard error why.
+/// Prints `what` on standard error and returns false.
 inline bool complain(const Context& context, std::string_view what) {
   std::fprintf(stderr, "rank %d: %.*s\n", context.rank, static_cast<int>(what.size()), what.data());
   return false;

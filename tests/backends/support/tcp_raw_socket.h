@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-/// A connection over IPv4 loopback that says what the test wants, for the part of a stranger.
+/// A connection over IPv4 loopback that sends any bytes, to play a stranger.
 class RawConnection {
  public:
   explicit RawConnection(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -27,7 +27,7 @@ class RawConnection {
   }
   explicit RawConnection(Descriptor socket) : socket_(std::move(socket)) {}
 
-  /// What the other side no longer takes is dropped, as a stranger would.
+  /// Ignores whether the other side takes the bytes, as a stranger would.
   void send(const std::string& bytes) {
     (void)!::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
@@ -38,7 +38,7 @@ class RawConnection {
     }
     return bytes;
   }
-  /// Reads until the other side closes; false if it does not in time.
+  /// Reads until the other side closes; returns false if that does not happen in time.
   bool ends_within(double seconds) {
     const auto deadline = Deadline::after(seconds);
     std::string bytes;

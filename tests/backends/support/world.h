@@ -17,7 +17,7 @@
 
 namespace tutti::test {
 
-/// Runs body(rank) on a thread a rank; rethrows the lowest rank's exception.
+/// Runs body(rank) in one thread per rank; rethrows the exception of the lowest rank.
 inline void run_ranks(int size, const std::function<void(int)>& body) {
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -34,7 +34,7 @@ inline void run_ranks(int size, const std::function<void(int)>& body) {
     if (error) std::rethrow_exception(error);
 }
 
-/// What a rank's backend is told when the ranks are threads of this process.
+/// The Context of a rank that is a thread of this process.
 inline Context thread_context(int rank, int size, std::shared_ptr<Store> store) {
   Context context;
   context.rank = rank;
@@ -56,7 +56,7 @@ inline std::vector<int> others(int rank, int size) {
   return peers;
 }
 
-/// All ranks' transports over the channels of one backend.
+/// The transports of all ranks, over the channels of one backend.
 inline std::vector<std::unique_ptr<Transport>> make_transports(const BackendPlugin& plugin,
                                                                int size) {
   const auto store = make_memory_store();

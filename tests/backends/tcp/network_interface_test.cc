@@ -19,7 +19,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A store that says from which address it is reached.
+// A store that returns `local_` as the local address of its connection.
 class DistantStore : public Store {
  public:
   explicit DistantStore(std::string local) : local_(std::move(local)) {}
@@ -58,7 +58,7 @@ TEST(NetworkInterfaceTest, TheChoiceFollowsTheDocumentedOrder) {
   EXPECT_EQ(choose("eth1", false, "10.1.2.3"), "fd00::3");
   EXPECT_EQ(choose("::1", true, ""), "::1");
   EXPECT_EQ(choose("127.0.0.9", true, ""), "127.0.0.9");
-  // Nobody else reaches these, or not by the address alone.
+  // Other hosts cannot reach these addresses, or not by the address alone.
   for (const char* near : {"127.0.0.1", "fe80::3"}) EXPECT_NE(choose("", false, near), near);
   for (const char* wrong : {"eth7", "10.1.2.4"}) {
     try {

@@ -48,7 +48,7 @@ std::string read_some(Channel& channel, size_t most) {
   return bytes;
 }
 
-// Both directions at once, in parts of any size.
+// Sends in both directions at the same time, in pieces of any size.
 TEST(StripedChannel, KeepsTheOrderOfBytes) {
   for (const int lanes : {1, 2, 3, 8}) {
     SCOPED_TRACE(lanes);
@@ -84,7 +84,7 @@ TEST(StripedChannel, KeepsTheOrderOfBytes) {
   }
 }
 
-// What has come early, over a socket whose turn has not come, does not wake anybody again and
+// Bytes that arrive early, on a socket whose turn has not come, must not wake the owner again and
 // again.
 TEST(StripedChannel, SleepsUntilTheNextByteIsThere) {
   auto ends = connected(2);
@@ -142,7 +142,7 @@ TEST(StripedChannel, TellsTheEndAfterTheLastByte) {
         if (written < bytes) came += read_some(channel, bytes);
       }
     }
-    // Of one read that asks for more, too.
+    // A read that asks for more bytes than exist must return the rest.
     for (int i = 0; i < 10 && came.size() < bytes; ++i) came += read_some(channel, bytes + 1);
     EXPECT_TRUE(came == sent);
     EXPECT_THROW(
@@ -151,7 +151,7 @@ TEST(StripedChannel, TellsTheEndAfterTheLastByte) {
           read_some(channel, 1);
         },
         Error);
-    EXPECT_FALSE(poller.wait(20));  // nor do the other sockets' ends wake anybody
+    EXPECT_FALSE(poller.wait(20));  // the other sockets' ends wake nobody either
   }
 }
 
@@ -161,7 +161,7 @@ TEST(StripedChannel, TellsThatWritingFailed) {
   StripedChannel channel(std::move(ends.ours));
   channel.watch(poller);
   ASSERT_EQ(write_some(channel, noise(10, 6)), 10u);
-  ::shutdown(ends.theirs[1].get(), SHUT_RD);  // while the first goes on
+  ::shutdown(ends.theirs[1].get(), SHUT_RD);  // the first socket still works
   const std::string block = noise(kBlock, 7);
   std::string drained(kBlock, '\0');
   const auto write_until_it_is_told = [&] {

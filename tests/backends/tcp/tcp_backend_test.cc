@@ -12,13 +12,13 @@ BackendMaker tcp_maker(const std::string& name, const std::string& interface) {
           }};
 }
 
-// Ranks of this process that take themselves for ranks on several hosts: host_of(rank).
+// Ranks of this process, with host names as if they ran on several hosts: host_of(rank).
 BackendMaker hierarchical_maker(const std::string& name, int (*host_of)(int rank)) {
   return {name, [host_of](int size) {
             return make_backends(find_backend("hierarchical"), size, [host_of](Context& context) {
               for (int rank = 0; rank < context.size; ++rank)
                 context.places[static_cast<size_t>(rank)].host = std::to_string(host_of(rank));
-              context.network_interface = "127.0.0.1";  // the hosts are one in truth
+              context.network_interface = "127.0.0.1";  // all hosts are this machine
               context.executor.segment_bytes = kTestSegmentBytes;
             });
           }};

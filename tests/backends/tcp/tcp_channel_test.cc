@@ -29,14 +29,14 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// What a rank's connecting came to.
+// The result of a rank's attempt to connect.
 struct Outcome {
   std::vector<std::unique_ptr<Channel>> channels;
   std::optional<Error> error;
   double seconds = 0;
 };
 
-// Ranks as threads that meet in one store.
+// Ranks in threads that connect through one store.
 class Meeting {
  public:
   Meeting(int size, std::string interface) : size_(size), interface_(std::move(interface)) {}
@@ -112,7 +112,7 @@ size_t write_bytes(Channel& channel, std::string_view bytes) {
   return channel.write(std::span(&part, 1));
 }
 
-// Waits for `count` bytes by the channel's own watching and arming.
+// Reads `count` bytes, and sleeps with the channel's own watch() and arm().
 std::string read_exactly(Channel& channel, size_t count) {
   Poller poller;
   channel.watch(poller);
@@ -212,7 +212,7 @@ TEST(TcpMeetingTest, ARankThatAnnouncesItselfAndStaysSilentIsNamed) {
   EXPECT_LT(outcomes[1].seconds, 3);
 }
 
-// Each key comes just after the deadline of the wait for it.
+// A store in which each key arrives just after the deadline of the get().
 class LateStore final : public Store {
  public:
   explicit LateStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
@@ -332,7 +332,7 @@ TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
     for (int i = 0; i < 20; ++i) RawConnection(port).send("GET / HTTP/1.1\r\n\r\n");
     were_there = true;
   });
-  // Rank 1 comes when the strangers are at the door.
+  // Rank 1 waits until the strangers have connected.
   const auto outcomes = meeting.run(all(2), [&](Context& context) {
     const auto deadline = Deadline::after(20);
     while (context.rank == 1 && !were_there && !deadline.passed())
@@ -347,7 +347,8 @@ TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
                                  HasSubstr("is not a Tutti process")));
 }
 
-// Liveness counts as heard what arrives and what is taken, not what a kernel confirms by itself.
+// Bytes that arrive, and bytes that the peer reads, count as signs of life. Acknowledgements by the
+// peer's kernel alone do not.
 TEST(TcpChannelTest, QuietIsWhoNeitherSendsNorTakes) {
   auto [a, b] = make_pair_of_channels();
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
@@ -356,18 +357,18 @@ TEST(TcpChannelTest, QuietIsWhoNeitherSendsNorTakes) {
   while (a->read(buffer) == 0) {
   }
   EXPECT_LT(a->quiet_seconds(), 0.2);
-  // The other side does nothing, but its kernel confirms what is small.
+  // The other side reads nothing, but its kernel acknowledges small messages.
   for (int i = 0; i < 3; ++i) write_bytes(*a, "ping");
   pause();
   EXPECT_GE(a->quiet_seconds(), 0.25);
-  // It does not take what fills its buffers either.
+  // The other side does not read a message that fills the buffers either.
   const std::string much(1 << 20, 'x');
   for (int i = 0; i < 64; ++i) write_bytes(*a, much);
   pause();
-  a->quiet_seconds();  // saw that the buffers were filled
+  a->quiet_seconds();  // records that the buffers were full
   pause();
   EXPECT_GE(a->quiet_seconds(), 0.25);
-  // Now it takes some of it, and there is more.
+  // Now the other side reads some bytes and leaves others.
   const auto deadline = Deadline::after(30);
   while (a->quiet_seconds() >= 0.2 && !deadline.passed()) b->read(buffer);
   EXPECT_FALSE(deadline.passed());
@@ -414,7 +415,7 @@ TEST(TcpChannelTest, BytesArriveInOrderBothWaysUnderBackPressure) {
     moving = false;
     for (auto& [from, to, sent, received, written] : directions) {
       if (written < sent.size()) {
-        // Three parts, one of them empty, as a header and two pieces would be.
+        // Writes three parts, one of them empty, like a header and two pieces.
         const size_t most = std::min<size_t>(random() % 300'000 + 1, sent.size() - written);
         const size_t first = most / 3;
         const iovec parts[] = {{sent.data() + written, first},
@@ -441,7 +442,7 @@ TEST(TcpChannelTest, WritingIsWatchedOnlyWhileItIsWanted) {
   Poller poller;
   a->watch(poller);
   EXPECT_TRUE(a->arm(false));
-  EXPECT_FALSE(poller.wait(0));  // writable, but nobody asked
+  EXPECT_FALSE(poller.wait(0));  // the socket is writable, but arm() did not ask for it
   EXPECT_TRUE(a->arm(true));
   EXPECT_TRUE(poller.wait(0));
 
@@ -469,7 +470,7 @@ TEST(TcpChannelTest, TheEndIsToldAfterTheLastByte) {
   EXPECT_EQ(loss_of(*b), "end of file");
 }
 
-// The peer closes although we have sent it what it did not read; its last words still count.
+// The peer closes with unread bytes, so writes to it fail. Its last message must still be readable.
 TEST(TcpChannelTest, AFailedWriteDoesNotHideWhatThePeerSaidBefore) {
   auto [a, b] = make_pair_of_channels();
   EXPECT_EQ(write_bytes(*a, "goodbye"), 7u);
@@ -507,7 +508,7 @@ TEST(TcpChannelTest, AResetIsToldAsOne) {
   EXPECT_EQ(loss_of(channel), "connection reset");
 }
 
-// What a lost channel leaves in the poller must not keep its owner awake.
+// A lost channel is still in the poller and must not keep its owner awake.
 TEST(TcpChannelTest, ALostChannelWakesNobodyAnyMore) {
   auto [a, b] = make_pair_of_channels();
   Poller poller;

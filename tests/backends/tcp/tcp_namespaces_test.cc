@@ -29,7 +29,7 @@ class TcpNamespacesTest : public testing::Test {
   }
 };
 
-// Sends one word to everybody and reads everybody's.
+// Sends one word to every peer and reads the word of every peer.
 bool exchange_words(const Context& context) {
   std::list<TcpChannel> channels;
   for (auto& [peer, socket] : connect_peers(context, others(context)))
@@ -49,7 +49,7 @@ bool exchange_words(const Context& context) {
       if (have < bytes.size() && !poller.wait(10'000)) return complain(context, "nothing came");
     }
   }
-  meet(context, "done");  // nobody leaves before all have read
+  meet(context, "done");  // nobody leaves before all ranks have read
   return true;
 }
 
@@ -67,7 +67,7 @@ TEST_F(TcpNamespacesTest, RanksOnSeveralHostsMeetByTheAddressThatReachesTheStore
   }
 }
 
-// What the kernel says of a connection.
+// The congestion control that the kernel reports for a connection.
 std::string congestion_of(const Descriptor& socket) {
   char name[32] = "";
   socklen_t length = sizeof name - 1;
@@ -93,7 +93,7 @@ TEST_F(TcpNamespacesTest, CongestionControlIsTheHostsOwnUnlessItIsNamed) {
     });
   expect("", "reno");
   expect("cubic", "cubic");
-  // Two ranks of one host go over loopback, though they call its address.
+  // Two ranks of one host use loopback, even though they connect to the host's address.
   RankProcesses(hosts, {0, 0}).run([&](Context& context) {
     context.network_interface = NetworkNamespaces::kInterface;
     for (const auto& [peer, socket] : connect_peers(context, others(context)))
@@ -113,8 +113,7 @@ TEST_F(TcpNamespacesTest, TheInterfaceCanBeNamed) {
 
 TEST_F(TcpNamespacesTest, AHostThatCannotBeReachedIsNamedAtTheDeadline) {
   NetworkNamespaces hosts(3);
-  // Host 1 has told its address, and heard that it is stored, when its cable is pulled; rank 2
-  // calls it in vain.
+  // Host 1 is cut off after it has published its address. The other ranks cannot connect to it.
   Bell told;
   RankProcesses(hosts, {0, 1, 2})
       .run(

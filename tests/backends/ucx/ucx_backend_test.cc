@@ -8,7 +8,7 @@
 namespace tutti::test {
 namespace {
 
-// `transports` as in UCX_TLS, which UCX reads by itself; empty: UCX chooses.
+// `transports` is the value of UCX_TLS, which UCX reads by itself. If it is empty, UCX chooses.
 BackendMaker ucx_maker(const std::string& name, const std::string& transports,
                        const std::string& interface) {
   return {name, [=](int size) {
@@ -23,7 +23,7 @@ BackendMaker ucx_maker(const std::string& name, const std::string& transports,
           }};
 }
 
-// Ranks of this process that take themselves for ranks on several hosts: host_of(rank).
+// Ranks of this process, with host names as if they ran on several hosts: host_of(rank).
 BackendMaker shm_ucx_maker(const std::string& name, int (*host_of)(int rank)) {
   return {name, [host_of](int size) {
             ::unsetenv("UCX_TLS");
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(
                     shm_ucx_maker("TwoRanksAHost", [](int rank) { return rank / 2; })),
     name_of);
 
-// A rank that has no such interface says so to all, at once.
+// If one rank lacks the interface, all ranks get its error immediately.
 TEST(Ucx, AnInterfaceThatOneRankLacksIsOneErrorOnAll) {
   const auto begin = Clock::now();
   std::vector<std::string> heard(3);

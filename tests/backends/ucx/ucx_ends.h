@@ -7,8 +7,9 @@
 
 namespace tutti::test {
 
-/// Ranks over UCX that are threads. `transports` as in UCX_TLS, which UCX reads by itself; empty:
-/// UCX chooses. `route` is what the transport shows for a peer, empty where nobody asks.
+/// Ranks over UCX that are threads. `transports` is the value of UCX_TLS, which UCX reads by
+/// itself; if it is empty, UCX chooses. `route` is the expected route() of a peer, or empty if it
+/// is not checked.
 inline TransportMaker ucx_ends(const std::string& name, const std::string& transports,
                                const std::string& route = "") {
   return {name, route, [transports](int size) {

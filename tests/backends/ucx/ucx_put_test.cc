@@ -1,5 +1,5 @@
-// Messages that are put into the receiver's mapped memory, or through its slots, or read where the
-// sender has them.
+// Messages that the sender puts into the receiver's mapped memory or slots, or that the receiver
+// reads in the sender's memory.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -11,11 +11,11 @@
 #include "tutti/backends/ucx/limits.h"
 
 namespace tutti::test {
-// Its cases run over UCX in another program.
+// Another program runs the cases of this suite over UCX.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
 namespace {
 
-// Shared memory that this process has attached.
+// The number of shared memory segments that this process has attached.
 int attached() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
@@ -26,7 +26,7 @@ int attached() {
 
 class UcxPut : public TransportConformance {
  protected:
-  // Messages of all these sizes from rank 0 to rank 1, at odd places of these memories.
+  // Sends messages of all these sizes from rank 0 to rank 1, at odd offsets of `from` and `to`.
   void exchange(const std::vector<size_t>& sizes, std::byte* from, std::byte* to) {
     std::vector<Ticket> sends, recvs;
     size_t at = 1;
@@ -89,7 +89,7 @@ TEST_P(UcxPut, PeersLetGoOfARegionThatIsFreed) {
   for (int round = 0; round < 5; ++round) {
     auto memory = end(1).allocate(kRoom);
     exchange(kSizes, from.data(), memory->data());
-    EXPECT_EQ(attached(), before + 2);  // its owner's, and rank 0's
+    EXPECT_EQ(attached(), before + 2);  // attached by its owner and by rank 0
     memory.reset();
     EXPECT_TRUE(until([&] { return attached() == before; }));
   }
@@ -107,7 +107,7 @@ TEST_P(UcxPut, ARegionOutlivesItsTransport) {
   EXPECT_EQ(attached(), before + 1);
 }
 
-// What a rank offers it leaves there until its peers have attached it, or for 0.2 s.
+// A rank's published memory stays until its peers have attached it, or for 0.2 s.
 TEST_P(UcxPut, ARankMayLeaveAtOnce) {
   for (int round = 0; round < 20; ++round) {
     const auto store = make_memory_store();
@@ -122,7 +122,8 @@ TEST_P(UcxPut, ARankMayLeaveAtOnce) {
   }
 }
 
-// More than there are slots, all at once, from two sides: nobody starves, and nothing is mixed up.
+// Two ranks send more messages at the same time than there are slots. All must arrive, each in its
+// own buffer.
 TEST_P(UcxPut, ReceivesTakeTurnsAtTheSlots) {
   open(3);
   constexpr size_t kEach = 3 * kSlotBytes + 17;
@@ -145,7 +146,7 @@ TEST_P(UcxPut, ReceivesTakeTurnsAtTheSlots) {
   EXPECT_TRUE(sent == received);
 }
 
-// Slots that a lost rank was to fill are there for others again.
+// Slots that a lost rank should have filled become free for other ranks.
 TEST_P(UcxPut, ALostSenderGivesItsPlacesBack) {
   open(3);
   constexpr size_t kEach = 4 * kSlotBytes;
@@ -160,7 +161,7 @@ TEST_P(UcxPut, ALostSenderGivesItsPlacesBack) {
   }
   end(0).isend(1, {.tag = 2, .key = 0}, from);
   lost.push_back(end(1).irecv(0, 2, 0, {memory->data(), kEach}));
-  // Rank 0 does not move: rank 1 gives places and waits.
+  // Rank 0 makes no progress: rank 1 assigns slots and waits.
   for (int i = 0; i < 1000; ++i) end(1).progress();
   for (const auto ticket : lost) EXPECT_EQ(end(1).test(ticket), TransferState::pending);
   close(0);
@@ -173,7 +174,7 @@ TEST_P(UcxPut, ALostSenderGivesItsPlacesBack) {
   EXPECT_TRUE(sent == to[0]);
 }
 
-// The memory of a cancelled receive is not given back before what may come has come.
+// A cancelled receive does not end while data for it may still arrive.
 TEST_P(UcxPut, ACancelledReceiveWaitsForWhatIsOnItsWay) {
   open(2);
   const auto memory = end(1).allocate(kRoom);
@@ -189,7 +190,8 @@ TEST_P(UcxPut, ACancelledReceiveWaitsForWhatIsOnItsWay) {
   EXPECT_TRUE(std::equal(sent.begin(), sent.end(), memory->data()));
 }
 
-// A sender that stands still is not waited for long, and one that aborted puts nothing any more.
+// An abort does not wait long for a sender that makes no progress. After it, the sender no longer
+// writes into the receiver's memory.
 TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
   open(2);
   const auto memory = end(1).allocate(kRoom);
@@ -215,8 +217,8 @@ TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
   for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
 }
 
-// A peer that has not heard of the abort announces messages in memory that is new to this rank,
-// which by then has closed the endpoint and waits for that peer to be done with its places.
+// A peer that has not received the abort announces messages in memory that is new to this rank. By
+// then this rank has closed the endpoint and waits until the peer no longer uses its slots.
 TEST_P(UcxPut, MemoryThatIsAnnouncedDuringAnAbortIsLeftAlone) {
   open(2);
   constexpr int kMany = 20;
@@ -239,13 +241,13 @@ TEST_P(UcxPut, MemoryThatIsAnnouncedDuringAnAbortIsLeftAlone) {
   }
   aborting.join();
   EXPECT_EQ(end(1).test(recv), TransferState::failed);
-  EXPECT_FALSE(end(1).take_event());  // rank 0 is as well as before
+  EXPECT_FALSE(end(1).take_event());  // rank 0 is not lost
   close(1);
   for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
 }
 
-// A rank that is killed loses its memory before its peers can see that it was, and they find a key
-// of it among what it sent.
+// The memory of a killed rank disappears before its peers can detect the death. They may then find
+// a key of this memory in a message.
 TEST_P(UcxPut, AKeyWhoseMemoryIsGoneIsALostPeer) {
   open(2);
   std::vector<std::byte> to(kPartBytes);
@@ -263,7 +265,8 @@ TEST_P(UcxPut, AKeyWhoseMemoryIsGoneIsALostPeer) {
   EXPECT_EQ(finish(end(0), send), TransferState::failed);
 }
 
-// What a peer could not hold while UCX attaches it is not told at all; messages go without.
+// With this UCX transport, a peer could not keep memory alive while UCX attaches it. Memory is
+// therefore never announced, and messages work without it.
 class UcxUnmapped : public UcxPut {};
 
 TEST_P(UcxUnmapped, NothingIsAttached) {
@@ -276,7 +279,7 @@ TEST_P(UcxUnmapped, NothingIsAttached) {
 
 class UcxView : public TransportConformance {
  protected:
-  // Rank 1 views a message of rank 0, which is in the region.
+  // Rank 1 views a message in rank 0's region without a copy.
   void lend(bool for_results = false) {
     open(2);
     region_ = end(0).allocate(sent_.size());
@@ -314,7 +317,8 @@ TEST_P(UcxView, ResultsLieWhereTheyWereLentFrom) {
   std::fill_n(loan.data, sent_.size(), std::byte{0x11});
   EXPECT_TRUE(end(1).give_back(recv_));
   EXPECT_EQ(finish(end(0), send_), TransferState::done);
-  // The message says that it is there, and is not moved; elsewhere it is.
+  // loan.place says that the result is in the lent memory already, so it is not moved. A receive
+  // into other memory is copied.
   for (const bool is_there : {true, false}) {
     std::vector<std::byte> other(sent_.size());
     const std::span target(is_there ? region_->data() : other.data(), sent_.size());
@@ -386,7 +390,7 @@ TEST_P(UcxView, StaysMappedWhenItsSenderIsLost) {
   EXPECT_EQ(attached(), before);
 }
 
-// Its reader, which stands still, learns of it without any message.
+// The reader makes no progress, and learns of the abort without any message.
 TEST_P(UcxView, MeansNothingOnceItsSenderAborted) {
   lend();
   end(0).abort(Error(ErrorCode::peer_lost, "test"));
@@ -398,7 +402,7 @@ TEST_P(UcxView, MeansNothingOnceItsSenderAborted) {
 
 TEST_P(UcxView, MeansNothingToWhoWasGivenUp) {
   lend();
-  // Rank 1 says that it leaves, and its view is not over.
+  // Rank 1 leaves while it still views the message.
   end(1).goodbye(0);
   EXPECT_EQ(wait_event(end(0))->peer, 1);
   EXPECT_EQ(end(0).test(send_), TransferState::failed);

@@ -1,4 +1,4 @@
-// The arithmetic of the CUDA kernels, run by the host: what a block does is a function that
+// The arithmetic of the CUDA kernels, run by the host: the work of a block is a function that
 // compiles for both. On a GPU tests/tensor/cuda_device_test.cc runs the kernels themselves.
 
 #include "tests/kernels/kernel_test.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kSeed = 20261121;
 constexpr Scale kScales[] = {{}, {0.37, 3}, {-1.5, 1}, {1.0, 5}, {1e30, 1}};
 
-// As the kernel does it, with few threads a block.
+// Runs the tiles as the kernel does, with few threads per block.
 void run(const DeviceBucket& bucket, std::span<const Piece> pieces, Scale scale, bool unpacks) {
   constexpr int kThreads = 7;
   cuda::for_each_table(bucket, pieces, scale, unpacks, [](const auto& table, int32_t tiles) {
@@ -28,7 +28,7 @@ TEST(CudaPack, EveryPairEqualsReference) {
       for (const int64_t count : kOddLengths)
         for (const Scale scale : kScales)
           for (const bool aligned : {true, false}) {
-            // To elements, or to nothing at all.
+            // Aligned to elements, or not at all.
             const auto shift = [&](DataType dtype) {
               return aligned ? random() % 17 * static_cast<size_t>(size_of(dtype)) : random() % 17;
             };
@@ -48,7 +48,7 @@ TEST(CudaPack, EveryPairEqualsReference) {
           }
 }
 
-// The 16-bit floats in full, and what is rounded to them from wider numbers.
+// All values of the 16-bit floats, and wider numbers that are rounded to them.
 TEST(CudaPack, EverySixteenBitsEqualReference) {
   std::mt19937_64 random(kSeed);
   for (const DataType narrow : {DataType::f16, DataType::bf16}) {
@@ -58,7 +58,7 @@ TEST(CudaPack, EverySixteenBitsEqualReference) {
     run({wide.data(), DataType::f32, 65536}, {&piece, 1}, {}, false);
     cast_reference(narrow, all.data(), DataType::f32, expected.data(), 65536);
     EXPECT_EQ(std::memcmp(wide.data(), expected.data(), wide.bytes()), 0);
-    // All bits of integers, next to ties of the 16-bit types among them.
+    // Uses all bits of integers, including values next to ties of the 16-bit types.
     for (const DataType from : {DataType::i64, DataType::u64, DataType::f64}) {
       constexpr int64_t kCount = 20000;
       Buffer input(from, kCount), got(narrow, kCount), right(narrow, kCount);
@@ -80,8 +80,8 @@ TEST(CudaPack, EverySixteenBitsEqualReference) {
   }
 }
 
-// More stretches than one launch takes, of its small table and of its large one, with gaps and
-// lengths around a tile's.
+// More pieces than one launch of the small and of the large table takes, with gaps and with lengths
+// close to a tile's.
 class CudaPackPieces : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Launches, CudaPackPieces,
                          testing::Values(cuda::SmallPackTable::kMostStretches,

@@ -1,4 +1,5 @@
-// The arithmetic of the CUDA plugin's reducing kernel, run by the host against the CPU's reference.
+// The arithmetic of the CUDA plugin's reducing kernel, run by the host and compared with the CPU's
+// reference.
 
 #include "tests/kernels/kernel_test.h"
 #include "tutti/kernels/cuda/pack/reduce_tile.h"

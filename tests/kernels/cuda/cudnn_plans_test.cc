@@ -1,5 +1,5 @@
-// The true cuDNN, without a GPU: an H100's own description stands for it, and every convolution of
-// the examples gets a plan that keeps its promises. Skipped where cuDNN is not installed.
+// The real cuDNN without a GPU: it gets the stored description of an H100. Every convolution of the
+// examples must get a plan that keeps its promises. Skipped if cuDNN is not installed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,12 +46,12 @@ std::vector<Layer> lenet(int64_t batch) {
   return {{{1, 2}, {batch, 1, 28, 28}, {6, 1, 5, 5}}, {{1, 0}, {batch, 6, 14, 14}, {16, 6, 5, 5}}};
 }
 
-// Every convolution of examples/resnet_synthetic, each shape once.
+// Lists every convolution of examples/resnet_synthetic, each shape once.
 std::vector<Layer> resnet(int64_t batch, int64_t image, int64_t width,
                           const std::vector<int>& blocks) {
   std::vector<Layer> all{{{2, 3}, {batch, 3, image, image}, {width, 3, 7, 7}}};
   int64_t side = (image + 1) / 2, in = width;
-  side = (side + 1) / 2;  // the pooling
+  side = (side + 1) / 2;  // after pooling
   for (size_t stage = 0; stage < blocks.size(); ++stage) {
     const int64_t w = width << stage;
     for (int block = 0; block < std::min(2, blocks[stage]); ++block) {
@@ -71,7 +71,7 @@ std::vector<Layer> resnet(int64_t batch, int64_t image, int64_t width,
 constexpr ConvolutionPass kPasses[] = {ConvolutionPass::forward, ConvolutionPass::backward_input,
                                        ConvolutionPass::backward_weights};
 
-// Plans all of them; returns the largest workspace of each type.
+// Plans all layers; returns the largest workspace for each type.
 std::map<DataType, int64_t> plan_all(Convolutions& convolutions, const std::vector<Layer>& layers) {
   std::map<DataType, int64_t> most;
   for (const auto dtype : {DataType::f32, DataType::bf16, DataType::f16})
@@ -89,7 +89,7 @@ TEST_F(CudnnPlans, EveryConvolutionOfTheExamplesHasOne) {
   Convolutions convolutions(library_, options_);
   const auto small = plan_all(convolutions, lenet(64));
   for (const auto& [dtype, bytes] : small) EXPECT_LE(bytes, 16 << 20) << to_string(dtype);
-  // As the tests run it, and as ResNet-50 is.
+  // The small network of the tests, and ResNet-50.
   plan_all(convolutions, resnet(6, 32, 8, {1, 1}));
   const auto whole = plan_all(convolutions, resnet(8, 224, 64, {3, 4, 6, 3}));
   for (const auto& [dtype, bytes] : whole) EXPECT_LE(bytes, 64 << 20) << to_string(dtype);

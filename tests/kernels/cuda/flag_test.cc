@@ -1,5 +1,6 @@
-// The flag kernels' protocol on threads: one a block, ranks in memory of one process, words by
-// std::atomic. What tsan and asan see here is what a GPU's memory model would allow there.
+// The protocol of the flag kernels on threads: one thread per block, all ranks in one process,
+// flags by std::atomic. A race that the GPU's memory model would allow is visible to thread and
+// address sanitizer here.
 
 #include <gtest/gtest.h>
 
@@ -26,10 +27,10 @@ using cuda::FlagCall;
 using cuda::FlagPacket;
 using cuda::FlagState;
 
-// All ranks' memory, and what goes wrong.
+// The memory of all ranks, and counts of right and wrong results.
 class FlagRanks {
  public:
-  static constexpr int kThreads = 8;  // of a block
+  static constexpr int kThreads = 8;  // per block
 
   FlagRanks(FlagVariant variant, int size, int blocks, int64_t count, uint64_t seed)
       : size_(size),
@@ -50,7 +51,7 @@ class FlagRanks {
     for (int rank = 0; rank < size; ++rank) {
       auto& own = ranks_[static_cast<size_t>(rank)];
       own.input = std::make_unique<Floats>(static_cast<size_t>(count));
-      // Two shots store into what they load from.
+      // The two-shot variant stores into the memory that it loads from.
       if (variant != FlagVariant::two_shot)
         own.output = std::make_unique<Floats>(static_cast<size_t>(count));
       own.board = std::make_unique<FlagBoard>();
@@ -63,7 +64,7 @@ class FlagRanks {
     }
   }
 
-  // Runs rounds on all ranks; `killed` stops at the given round, as if its process had died.
+  // Runs rounds on all ranks; rank `killed` stops at round `at`, as if its process had died.
   void run(int rounds, int killed = -1, int at = 0, double patience = 60) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size_; ++rank)
@@ -88,7 +89,7 @@ class FlagRanks {
   };
   static Floats& output(Rank& rank) { return rank.output ? *rank.output : *rank.input; }
 
-  // The elements whose inputs this block waits for and whose outputs it may read afterwards.
+  // The elements whose inputs this block waits for, and whose outputs it may read afterwards.
   std::vector<cuda::FlagPart> parts_of(int block) const {
     if (call_.variant != FlagVariant::two_shot) return {cuda::part_of(count_, call_.part, block)};
     std::vector<cuda::FlagPart> parts;
@@ -109,7 +110,7 @@ class FlagRanks {
     call.rank = rank;
     call.state = &own.state;
     call.record = &own.record;
-    // Of one round: what runs beside the tests makes a run of them slow.
+    // The limit applies to each round, because a busy machine makes many rounds slow.
     const auto bound = std::chrono::milliseconds(static_cast<int64_t>(patience * 1000));
     test::HostAtomics atomics{
         std::minstd_rand(static_cast<unsigned>(seed_ + static_cast<uint64_t>(rank * 64 + block))),
@@ -120,7 +121,7 @@ class FlagRanks {
       for (const auto& part : parts)
         for (int64_t i = part.begin; i < part.begin + part.count; ++i)
           (*own.input)[static_cast<size_t>(i)] = value(rank, round, i);
-      // A rank that is stopped for a while.
+      // Simulates a rank that is stopped for a while.
       if (atomics.random() % 2000 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
       for (int phase = 0; phase < cuda::kFlagPhases; ++phase) {
         bool go_on = true;
@@ -158,7 +159,7 @@ std::string name_of(FlagVariant variant) {
 const auto kVariants =
     testing::Values(FlagVariant::one_shot, FlagVariant::two_shot, FlagVariant::packets);
 
-// So many rounds of a variant, with delays and ranks that stop for a while.
+// Runs this number of rounds per variant, with simulated delays and stops of ranks.
 class FlagRounds : public testing::TestWithParam<std::tuple<FlagVariant, int>> {};
 INSTANTIATE_TEST_SUITE_P(Daily, FlagRounds, testing::Combine(kVariants, testing::Values(3'400)),
                          [](const auto& info) { return name_of(std::get<0>(info.param)); });
@@ -183,7 +184,8 @@ class FlagProtocol : public testing::TestWithParam<FlagVariant> {};
 INSTANTIATE_TEST_SUITE_P(Variants, FlagProtocol, kVariants,
                          [](const auto& info) { return name_of(info.param); });
 
-// A rank that died: the others leave in time, say whom they waited for, and no later round runs.
+// A rank has died: the others leave in time, record the peer that they waited for, and no later
+// round runs.
 TEST_P(FlagProtocol, ARankThatDiesIsNamedAndNobodyHangs) {
   FlagRanks ranks(GetParam(), 3, 2, 101, 7);
   const auto begin = Clock::now();

@@ -1,5 +1,5 @@
-// The optimizer's step of a GPU, run by the host: what a block does is a function that compiles for
-// both. Blocks, and within a phase threads, run in any order here, as they may there.
+// The optimizer step of a GPU, run by the host: the work of a block is a function that compiles for
+// both. Blocks, and threads within a phase, run in any order here, as on a GPU.
 
 #include <algorithm>
 #include <bit>
@@ -31,7 +31,7 @@ bool have_equal_bits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-// Parameters of many lengths with two arrays of state, some of them not on 16 bytes.
+// Parameters of many lengths with two arrays of state, some of them not aligned to 16 bytes.
 class Parameters {
  public:
   Parameters(unsigned seed, bool has_first, bool has_second) : random_(seed) {
@@ -71,7 +71,7 @@ class Parameters {
       for (const int thread : shuffled(cuda::kThreads, random_))
         cuda::step_tile(table, control, tile, thread, cuda::kThreads);
   }
-  // Values and state, bit for bit.
+  // Compares values and state bit by bit.
   void expect_equal(const Parameters& others) const {
     for (size_t i = 0; i < arrays_.size(); ++i)
       for (const size_t array : {0, 2, 3}) {
@@ -103,7 +103,7 @@ struct Arrays {
   std::span<float> value, gradient, first, second;
 };
 
-// Steps on the device's way beside the CPU's, which is called for each parameter.
+// Takes steps with the device's code and with the CPU's, which is called for each parameter.
 void compare(StepKind kind, bool has_first, bool has_second,
              const std::function<StepFactors(int64_t)>& factors,
              const std::function<void(const Arrays&, int64_t)>& cpu_step) {
@@ -211,7 +211,7 @@ TEST(GpuSteps, AGradientThatIsNoNumberSkipsTheStep) {
       EXPECT_TRUE(control.is_skipped);
       parameters.step(control);
       parameters.expect_equal(before);
-      // The largest numbers are numbers.
+      // The largest finite numbers are not infinite.
       const_cast<float*>(parameters.at(tensor).gradient)[element] = 3e38f;
       parameters.find_norm(control);
       EXPECT_FALSE(control.is_skipped);

@@ -10,7 +10,7 @@
 
 namespace tutti::test {
 
-/// Words as threads store and await them. Delays come at random before each store.
+/// Stores and loads of flags by host threads, with a random delay before each store.
 struct HostAtomics {
   std::minstd_rand random;
   Clock::time_point deadline;
@@ -27,7 +27,7 @@ struct HostAtomics {
   uint32_t load_acquire(const uint32_t* word) const {
     return std::atomic_ref(const_cast<uint32_t&>(*word)).load(std::memory_order_acquire);
   }
-  // Halves are whole, but come in any order.
+  // Each half of a packet is stored atomically, but the halves come in any order.
   static uint64_t& half(const cuda::FlagPacket* place, int which) {
     return reinterpret_cast<uint64_t*>(const_cast<cuda::FlagPacket*>(place))[which];
   }
@@ -46,8 +46,8 @@ struct HostAtomics {
     return {static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32),
             static_cast<uint32_t>(second), static_cast<uint32_t>(second >> 32)};
   }
-  // Who has polled for a while sleeps: on a machine that is busy a thread that yields comes back
-  // late, one that wakes soon.
+  // A thread sleeps after it has polled for a while. On a busy machine, a thread that yields
+  // returns late, while one that sleeps returns soon.
   bool may_go_on(uint32_t polls, const uint32_t* abort) const {
     if (polls < 8)
       std::this_thread::yield();

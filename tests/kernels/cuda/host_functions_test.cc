@@ -1,5 +1,5 @@
-// The thread that calls functions when words are stored; words are stored here by the host, where a
-// stream of a GPU would.
+// The thread that calls functions when flags are stored. The host stores the flags here, instead of
+// a GPU's stream.
 
 #include "tutti/kernels/cuda/device/host_functions.h"
 
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 class HostFunctionsTest : public testing::Test {
  protected:
   static void store(uint64_t& word) { std::atomic_ref(word).store(1, std::memory_order_release); }
-  // What has been called, once there are `count` of them.
+  // Waits until there are `count` calls and returns them.
   std::vector<int> calls(size_t count) {
     const auto end = std::chrono::steady_clock::now() + 30s;
     while (std::chrono::steady_clock::now() < end) {
@@ -39,7 +39,7 @@ class HostFunctionsTest : public testing::Test {
     };
   }
 
-  std::mutex mutex_;  // guards the following
+  std::mutex mutex_;  // guards the fields below
   std::vector<int> calls_;
   std::atomic<int> given_back_{0};
   const char stream_ = 0, other_ = 0;

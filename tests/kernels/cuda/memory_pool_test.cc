@@ -1,5 +1,5 @@
-// The pool of a GPU's memory over a driver made of counters: a stream is how much was put on it and
-// how much of that is done, an event is what a stream was behind when it was recorded.
+// The memory pool of a GPU over a simulated driver made of counters. A stream counts its queued and
+// its finished commands. An event stores the clock of its stream at the time of recording.
 
 #include "tutti/kernels/cuda/device/memory_pool.h"
 
@@ -24,7 +24,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 class FakeMemory final : public MemorySource {
  public:
   static constexpr size_t kStreams = 4;
-  // For each stream, up to which of its commands one is ordered behind it.
+  // For each stream, the number of its commands that are ordered before the owner of the clock.
   using Clock = std::array<uint64_t, kStreams>;
 
   explicit FakeMemory(size_t capacity) : capacity_(capacity) {}
@@ -42,7 +42,7 @@ class FakeMemory final : public MemorySource {
     ++reservations;
     if (bytes > capacity_ - used_) return nullptr;
     used_ += bytes;
-    // Addresses that nothing lies at; some segments are neighbours.
+    // The addresses are never used; some segments are neighbours.
     auto* memory = reinterpret_cast<std::byte*>(next_);
     next_ += bytes + (reservations % 3 == 0 ? 4096 : 0);
     segments_[memory] = bytes;
@@ -83,17 +83,18 @@ class FakeMemory final : public MemorySource {
       clock[i] = std::max(clock[i], (*static_cast<Clock*>(event))[i]);
   }
 
-  // Puts a command on the stream and returns its number.
+  // Queues a command on the stream and returns its number.
   uint64_t work(size_t stream) {
     const std::lock_guard lock(mutex_);
     return ++clocks_[stream][stream];
   }
-  // Does what was put on a stream so far.
+  // Finishes all commands that are queued on a stream.
   void catch_up(size_t stream) {
     const std::lock_guard lock(mutex_);
     done_[stream] = std::max(done_[stream], clocks_[stream][stream]);
   }
-  // Whether that command is done, or done before what `stream` does next.
+  // Returns whether that command of stream `user` is done, or ordered before the next command of
+  // `stream`.
   bool is_behind(size_t stream, size_t user, uint64_t command) {
     const std::lock_guard lock(mutex_);
     return done_[user] >= command || clocks_[stream][user] >= command;
@@ -153,7 +154,7 @@ TEST_F(MemoryPoolTest, AnotherStreamHasItOnlyWhenItsOwnHasCome) {
   driver.work(1);
   pool.free(second);
   driver.catch_up(0);
-  EXPECT_EQ(pool.allocate(30 * kMiB, b), second);  // its own first
+  EXPECT_EQ(pool.allocate(30 * kMiB, b), second);  // first its own block
   EXPECT_EQ(pool.allocate(30 * kMiB, b), first);
   EXPECT_EQ(pool.statistics().device_waits, 0u);
 }
@@ -190,7 +191,7 @@ TEST_F(MemoryPoolTest, NeighboursBecomeOneBlockAgain) {
     pool.free(parts[i]);
   }
   EXPECT_EQ(pool.statistics().largest_free_bytes, 20 * kMiB);
-  // Not reached yet, as its last part says.
+  // The last part is still in use by the stream.
   EXPECT_EQ(pool.release_free(), 0u);
   driver.catch_up(0);
   EXPECT_EQ(pool.release_free(), 20 * kMiB);
@@ -215,7 +216,7 @@ TEST_F(MemoryPoolTest, ALimitHoldsFromNowOn) {
   pool.limit(24 * kMiB);
   EXPECT_THROW(pool.allocate_idle(5 * kMiB), Error);
   EXPECT_NE(pool.allocate_idle(4 * kMiB), nullptr);
-  pool.limit(4 * kMiB);  // below what there is
+  pool.limit(4 * kMiB);  // less than is reserved
   EXPECT_THROW(pool.allocate_idle(1), Error);
   EXPECT_EQ(pool.statistics().reserved_bytes, 24 * kMiB);
   pool.limit(40 * kMiB);
@@ -259,7 +260,7 @@ TEST_F(MemoryPoolTest, AnErrorWhileWaitingLeavesTheMemoryFree) {
   driver.has_failed = false;
 }
 
-// CUDA may let a caller of its allocator wait for a stream that another thread is to let go on.
+// CUDA may make a caller of its allocator wait for a stream that another thread must release.
 TEST_F(MemoryPoolTest, OthersFreeWhileTheDriverIsAsked) {
   void* first = pool.allocate(kMiB, a);
   driver.on_reserve = [&] {
@@ -278,14 +279,14 @@ TEST_F(MemoryPoolTest, NothingAtAllIsABlockToo) {
   EXPECT_EQ(pool.statistics().allocated_bytes, 1024u);
 }
 
-// --- against a model -----------------------------------------------------------------------------
+// --- compared with a model -----------------------------------------------------------------------
 
-// Who has which bytes, and which commands of which streams used them last.
+// Knows who owns which bytes, and which commands of which streams used them last.
 class Model {
  public:
   explicit Model(FakeMemory& driver) : driver_(driver) {}
 
-  // `stream` from kStreams on: memory that no stream uses any more.
+  // With `stream` of kStreams or more, no stream may still use the memory.
   void taken(void* memory, size_t bytes, size_t stream) {
     const std::lock_guard lock(mutex_);
     auto* begin = static_cast<std::byte*>(memory);
@@ -323,7 +324,7 @@ class Model {
   std::vector<Used> used_;
 };
 
-// Allocates and frees at random until `rounds` are over, then frees all it has.
+// Allocates and frees at random for `rounds` rounds, then frees everything.
 void live(MemoryPool& pool, FakeMemory& driver, Model& model, uint64_t seed, int rounds,
           int* refused) {
   std::mt19937_64 random(seed);
@@ -397,7 +398,7 @@ TEST(MemoryPoolRandom, NobodyGetsWhatAStreamMayStillUse) {
     waits += pool.statistics().device_waits;
     expect_empty(pool, driver);
   }
-  // Else it has tried little.
+  // Fewer events would mean that the test covered little.
   EXPECT_GT(waits, 100u);
   EXPECT_GT(refused, 100);
 }

@@ -1,4 +1,4 @@
-// Stage 3 of ZeRO: the library hands out no zeros in the place of parameters that are elsewhere.
+// Stage 3 of ZeRO: the library never uses zeros in place of parameters that other ranks hold.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ constexpr const char* kText =
     "on "
     "every rank first, or take the parts that its state() names";
 
-// Each of what takes a tensor, by name.
+// All functions that take a tensor, with their names.
 std::vector<std::pair<const char*, std::function<void()>>> takers(
     Communicator& comm, const std::vector<Parameter>& parameters, const std::string& folder) {
   return {
@@ -78,7 +78,7 @@ TEST(Absent, NoZerosAreSentSavedOrCompared) {
       EXPECT_EQ(sharded.parameters().size(), parameters.size());
       EXPECT_NE(parameters[3].value.as<float>()[0], 0);
     }
-    // It ended while all were whole.
+    // The optimizer was destroyed while all parameters were whole.
     comm.barrier_blocking();
     for (const auto& [name, take] : takers(comm, parameters, scratch.path())) {
       SCOPED_TRACE(name);
@@ -120,13 +120,13 @@ TEST(Absent, AModelKeepsThemToItself) {
       model.forward(input);
       test::expect_refused("\"fc.weight\" f32[3,4] is divided", [&] { model.parameters(); });
       EXPECT_EQ(model.parameter_count(), count);
-      // Layers that are done with theirs leave them where they are until the next step.
+      // After need_all(), layers do not release their parameters until the next step.
       sharded.need_all();
       model.forward(input);
       EXPECT_NE(model.parameters()[0].value.as<float>()[0], 0);
       sharded.step();
     }
-    // The optimizer has gone, and nobody can gather them any more.
+    // The optimizer is gone, so the parameters cannot be gathered any more.
     test::expect_refused(kText, [&] { model.parameters(); });
     test::expect_refused(kText, [&] { model.forward(input); });
     comm.barrier_blocking();
@@ -134,7 +134,7 @@ TEST(Absent, AModelKeepsThemToItself) {
   EXPECT_FALSE(AbsentMemory::any());
 }
 
-// A layer that somebody forgot to gather computes nothing from zeros.
+// A layer that was not gathered is refused instead of computing with zeros.
 TEST(Absent, ALayerThatIsNotGatheredIsRefused) {
   test::run_threads(2, [&](Communicator& comm) {
     Sequential model, sequences;

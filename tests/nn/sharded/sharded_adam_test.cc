@@ -1,4 +1,4 @@
-// Adam fused with the reduction against an allreduce followed by an ordinary Adam step.
+// Adam fused with the reduction is compared with an allreduce followed by an ordinary Adam step.
 
 #include "tutti/adapters/nn/sharded_adam.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using Counts = std::vector<int64_t>;
 const Counts kShort = {3, 70'000, 1, 200'001, 40};
-// More than any cache holds: updated parameters go past them.
+// These arrays are larger than any cache, so updated parameters are written around the caches.
 const Counts kLong = {5, 4'500'001, 3'999'997};
 
 std::string name_of(size_t i) { return "w" + std::to_string(i); }
@@ -31,10 +31,10 @@ std::vector<float> gradient_of(int rank, int step, size_t i, int64_t count) {
 
 struct Variant {
   bool decoupled = false;
-  int root = 0;  // whose parameters all begin with
+  int root = 0;  // all ranks start with the parameters of this rank
 };
 
-// The learning rate is another one in each step.
+// The learning rate changes in each step.
 double rate_of(int step) { return 0.01 / (1 + step); }
 
 void equals_separate_steps(Communicator& comm, const Counts& counts, int steps,
@@ -83,7 +83,7 @@ void two_long_steps(Communicator& comm) { equals_separate_steps(comm, kLong, 2);
 
 void in_rank_order(Options& options) { options.determinism = Determinism::rank_order; }
 
-// What one job saved another one goes on from, with other ranks that own other elements.
+// A job continues from the state that another job saved, with other ranks that own other elements.
 TEST(ShardedAdam, StateGoesOnOnAnyNumberOfRanks) {
   const AdamOptions options{.learning_rate = 0.01};
   std::vector<NamedState> saved;
@@ -97,7 +97,7 @@ TEST(ShardedAdam, StateGoesOnOnAnyNumberOfRanks) {
     if (loads) sharded.restore(saved);
     for (int step = from; step < to; ++step) {
       for (size_t i = 0; i < kShort.size(); ++i) {
-        // Equal on all ranks, so that their number makes no difference.
+        // The gradients are equal on all ranks, so that the number of ranks makes no difference.
         std::ranges::copy(gradient_of(0, step, i, kShort[i]), sharded.gradient(name_of(i)).begin());
         sharded.ready(name_of(i));
       }
@@ -163,7 +163,7 @@ TEST(ShardedAdam, WithoutSharedMemory) {
   });
 }
 
-// Moments belong to the rank that owns a share, so no other rank can step in its place.
+// Only the rank that owns a share has its moments, so no other rank can step in its place.
 void is_refused_beside_a_rank_that_has_joined(Communicator& comm) {
   ShardedAdam sharded(comm, {{"a", {50'000}}}, {.learning_rate = 0.1});
   const auto step = [&] {

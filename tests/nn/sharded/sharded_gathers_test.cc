@@ -1,5 +1,5 @@
-// When a rank gathers the values that others hold (ZeRO 3): as layers need them and ahead of them,
-// and no further; and what becomes of them when a rank is lost.
+// When a rank gathers the values that other ranks hold (ZeRO 3): when layers need them, and a given
+// number ahead. Also covers the loss of a rank.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -19,7 +19,8 @@
 namespace tutti::nn {
 namespace {
 
-// A network whose layers hold their parameters only while they compute learns as one that has all.
+// A network whose layers hold their parameters only while they compute learns the same as one that
+// holds all of them.
 TEST(Sharded, LayersGatherWhatTheyNeed) {
   test::run_threads(
       3,
@@ -58,13 +59,14 @@ TEST(Sharded, LayersGatherWhatTheyNeed) {
           sharded.step();
           EXPECT_EQ(loss.value(), expected.value()) << step;
         }
-        // In steady state nothing is whole between the steps.
+        // From the second step on, no parameter is whole between steps.
         EXPECT_LT(sharded.memory().values, 4 * model->parameter_count() / 3 + 64);
       },
       in_rank_order);
 }
 
-// By the order of the step before; nothing is known of the first.
+// Parameters are gathered ahead in the order of the step before, so the first step gathers none
+// ahead.
 TEST(Sharded, GathersAheadOfUse) {
   test::run_threads(2, [](Communicator& comm) {
     for (int ahead = 0; ahead <= 2; ++ahead) {
@@ -84,7 +86,8 @@ TEST(Sharded, GathersAheadOfUse) {
         }
         sharded.step();
         EXPECT_EQ(sharded.memory().values, before);
-        // The largest with its neighbours: never more than one and so many that follow it.
+        // The largest sum of a parameter and the `ahead` parameters after it: no more may be held
+        // at one time.
         int64_t most = 0;
         for (size_t i = 0; i < parameters.size(); ++i) {
           int64_t held = 0;
@@ -98,7 +101,8 @@ TEST(Sharded, GathersAheadOfUse) {
   });
 }
 
-// Where a step goes another way than the one before, nothing is known of what follows.
+// When a step uses another order than the step before, the next parameters are unknown, so none is
+// gathered ahead.
 TEST(Sharded, AnotherOrderGathersNothingAhead) {
   test::run_threads(2, [](Communicator& comm) {
     auto parameters = made(1);
@@ -119,7 +123,7 @@ TEST(Sharded, AnotherOrderGathersNothingAhead) {
   });
 }
 
-// The last layer goes forward and backward at once, and is gathered once for both.
+// The last layer runs backward directly after forward, and is gathered once for both.
 TEST(Sharded, WhatIsNeededAgainSoonIsKept) {
   test::run_threads(2, [](Communicator& comm) {
     for (int ahead = 0; ahead <= 1; ++ahead) {
@@ -144,7 +148,7 @@ TEST(Sharded, WhatIsNeededAgainSoonIsKept) {
   });
 }
 
-// Several needs in a row gather no further ahead than was asked for.
+// Several needs in a row gather no more than `ahead` parameters ahead.
 TEST(Sharded, ManyLayersAreGatheredNoFurtherAhead) {
   test::run_threads(2, [](Communicator& comm) {
     std::vector<Parameter> parameters;
@@ -168,7 +172,7 @@ TEST(Sharded, ManyLayersAreGatheredNoFurtherAhead) {
   });
 }
 
-// The others are told which rank is gone, and their own shards are as they were.
+// The other ranks learn which rank is gone, and their own shards are unchanged.
 TEST(Sharded, ARankIsLostInAGather) {
   test::run_processes(3, [](Communicator& comm) {
     auto parameters = made(1);

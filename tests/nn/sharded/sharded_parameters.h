@@ -9,7 +9,7 @@
 #include "tutti/adapters/nn/parameter.h"
 #include "tutti/core/communicator.h"
 
-// What the tests of optimizers in parts take for a model.
+// The parameters that stand for a model in the tests of sharded optimizers.
 
 namespace tutti::nn {
 

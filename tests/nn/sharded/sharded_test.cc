@@ -1,5 +1,5 @@
-// ZeRO 1, 2 and 3 against one optimizer that has everything, to the bit; what a rank holds; what is
-// refused.
+// ZeRO 1, 2 and 3 are compared bit by bit with one optimizer that has all parameters. Also covers
+// the memory that a rank holds, and refusals.
 
 #include "tutti/adapters/nn/sharded.h"
 
@@ -47,14 +47,14 @@ void equal_to_the_bit(const std::vector<Parameter>& got, const std::vector<Param
 
 struct ShardedRun {
   int stage = 1;
-  double clip = 0;  // 0: not
+  double clip = 0;  // 0: no clipping
   bool announced = true;
 };
 
-// Five steps of ZeRO and of one Adam that has all; the learning rate falls.
+// Takes five steps of ZeRO and of one Adam that has all parameters; the learning rate falls.
 void equals_plain_adam(Communicator& comm, const ShardedRun& run) {
   const AdamOptions adam{.learning_rate = 0.1, .weight_decay = 0.01};
-  auto whole = made(3), parts = made(comm.rank() == 0 ? 3 : 4);  // rank 0's are taken
+  auto whole = made(3), parts = made(comm.rank() == 0 ? 3 : 4);  // all ranks get rank 0's values
   Adam plain(whole, adam);
   ShardedOptimizer<Adam> sharded(comm, parts, adam, {.stage = run.stage, .ahead = 2});
   for (int step = 0; step < 5; ++step) {
@@ -62,7 +62,7 @@ void equals_plain_adam(Communicator& comm, const ShardedRun& run) {
       optimizer->set_learning_rate(0.1 / (1 + step));
     for (const auto& parameter : parts) {
       sharded.need(parameter.name);
-      // One is whole still when the step comes, and is another one after it.
+      // One parameter is not released before the step, and must still be updated.
       if (&parameter != &parts[2]) sharded.done(parameter.name);
     }
     sharded.zero_grad();
@@ -91,7 +91,7 @@ void equals_plain_adam(Communicator& comm, const ShardedRun& run) {
   }
 }
 
-// bf16 keeps eight bits: what lies between two of its numbers arrives as the nearest.
+// bf16 keeps eight bits: a value between two of its numbers arrives as the nearest one.
 TEST(Sharded, GradientsTravelInTheTypeThatWasAskedFor) {
   test::run_threads(2, [](Communicator& comm) {
     for (const std::optional<DataType> wire : {std::optional<DataType>(), {DataType::bf16}}) {
@@ -146,7 +146,7 @@ TEST(Sharded, NormsCountEveryElementOnce) {
   });
 }
 
-// Layer-wise rates go by the norms of whole tensors, and by which of them are matrices.
+// Layer-wise rates depend on the norms of whole tensors, and on whether a tensor is a matrix.
 template <class O, class Options>
 void layerwise_equals_whole(Communicator& comm, const Options& options, int stage) {
   auto whole = made(3), parts = made(3);
@@ -186,7 +186,7 @@ TEST(Sharded, LayerwiseRatesGoByTheNormsOfWholeTensors) {
           in_rank_order);
 }
 
-// A step that is left out changes nothing, and the next one goes on.
+// A skipped step changes nothing, and the next step works.
 TEST(Sharded, AStepIsSkipped) {
   for (int stage = 1; stage <= 3; ++stage)
     test::run_threads(2, [&](Communicator& comm) {
@@ -205,7 +205,7 @@ TEST(Sharded, AStepIsSkipped) {
     });
 }
 
-// Bytes of whole pages of the tensor that are in memory.
+// Returns the bytes of the tensor's whole pages that are in memory.
 int64_t resident(const TensorView& tensor) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(tensor.data()) + page - 1) / page * page;
@@ -244,7 +244,8 @@ TEST(Sharded, ARankHoldsWhatItsStageSays) {
       near(sharded.memory().values, stage == 3 ? part : whole + part, "values");
       near(sharded.memory().gradients, stage == 1 ? whole + part : part, "gradients");
       near(sharded.state_bytes(), 2 * part, "state");
-      // What the counters say has gone is gone: only pages at the ends are left.
+      // The memory that the counters report as released is really released: only pages at the ends
+      // of tensors remain.
       int64_t values = 0, gradients = 0;
       for (const auto& parameter : parameters) {
         values += resident(parameter.value);
@@ -255,7 +256,7 @@ TEST(Sharded, ARankHoldsWhatItsStageSays) {
     });
 }
 
-// Of stage 3 on 4 ranks into plain tensors on 1 and shards on 3, and back.
+// Each job loads the checkpoint of the job before, at another stage and on another number of ranks.
 TEST(Sharded, CheckpointsLoadIntoAnyStageAndNumberOfRanks) {
   const test::ScratchFolder scratch;
   const auto trained = [&](Communicator& comm, int stage, bool loads, int64_t saves_as) {
@@ -287,7 +288,7 @@ TEST(Sharded, CheckpointsLoadIntoAnyStageAndNumberOfRanks) {
       equal_to_the_bit(parameters, whole, "at step " + std::to_string(step));
     });
   }
-  // And into tensors that nobody divides.
+  // The last checkpoint also loads into replicated tensors.
   test::run_threads(2, [&](Communicator& comm) {
     auto parameters = made(9);
     Adam adam(parameters, AdamOptions{});

@@ -6,7 +6,7 @@
 
 namespace nn = tutti::nn;
 
-// Two ranks begin with different parameters and end with equal ones that tell two classes apart.
+// Two ranks start with different parameters and end with equal ones that separate two classes.
 int main() {
   auto comm = tutti::Communicator::create();
   nn::Sequential model(static_cast<uint64_t>(comm->rank()));

@@ -1,5 +1,5 @@
-"""DistributedOptimizer where a closure computes the gradients, and where the set of parameters
-changes after wrapping: on every rank, beside one rank with the joined batch."""
+"""DistributedOptimizer with a closure that computes the gradients, and with parameters that change
+after wrapping. Training on every rank is compared with one rank that has the joined batch."""
 
 import copy
 import gc
@@ -40,7 +40,7 @@ class Alike(RankCase):
 
 class Closures(Alike):
     def joined(self, make, steps):
-        """On one rank: the mean of the ranks' losses."""
+        """Trains on one rank with the mean of all ranks' losses."""
         model, losses = small(), []
         optimizer = make(model)
 
@@ -114,14 +114,15 @@ class Closures(Alike):
 
 class Changes(Alike):
     def train(self, change, groups=None, named=True, **how):
-        """`change` is called with the model, the optimizer and the number of the step before it."""
+        """Calls `change(model, optimizer, step)` before each step."""
         pairs = {}
         for what in ("one rank", "all"):
             model = model_of()
             start = [*model.hidden.parameters(), *model.out.parameters()]
             optimizer = torch.optim.SGD(start, lr=0.05, momentum=0.9, weight_decay=0.01)
             if what == "all":
-                names = model.named_parameters() if named else None  # a generator, read once
+                # A generator can be read only once.
+                names = model.named_parameters() if named else None
                 optimizer = hvd.DistributedOptimizer(optimizer, names, groups=groups, **how)
             for step in range(8):
                 change(model, optimizer, step)
@@ -189,7 +190,7 @@ class Changes(Alike):
             if step >= 2:
                 data = [(words, numbers.double(), targets) for words, numbers, targets in data]
             loss_of(model, data[self.rank]).backward()
-            if self.size > 1 and step == 3:  # the hooks are those of the new nodes
+            if self.size > 1 and step == 3:  # the hooks must be those of the new nodes
                 self.assertEqual(len(wrapped._begun), len(list(model.parameters())))
             for one in data:
                 (loss_of(alone, one) / self.size).backward()
@@ -208,7 +209,7 @@ class Changes(Alike):
             plain = torch.optim.SparseAdam(list(alone.parameters()))
             for step in range(3):
                 wrapped.zero_grad(), plain.zero_grad()
-                if step < 2 or self.rank == 0:  # in the last one some ranks do not use it
+                if step < 2 or self.rank == 0:  # only rank 0 uses the model in the last step
                     model(torch.tensor([self.rank, 5])).square().sum().backward()
                 for rank in range(self.size if step < 2 else 1):
                     (alone(torch.tensor([rank, 5])).square().sum() / self.size).backward()
@@ -225,7 +226,7 @@ class Several(Alike):
         for step in range(3):
             for optimizer in wrapped + plain:
                 optimizer.zero_grad()
-            sum(loss_of(m, batch(step, self.rank)) for m in models).backward()  # both in flight
+            sum(loss_of(m, batch(step, self.rank)) for m in models).backward()  # both are in flight
             for rank in range(self.size):
                 (sum(loss_of(m, batch(step, rank)) for m in alone) / self.size).backward()
             for optimizer in wrapped[:: -1 if step else 1] + plain:

@@ -1,4 +1,4 @@
-"""elastic.run: a rank is killed, and the others go on from the last commit."""
+"""elastic.run: a rank is killed, and the others continue from the last commit."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ ROWS, BATCH, EPOCHS = 24, 2, 3
 
 
 def train():
-    """On every rank. Rank 2 is killed in the middle of the second epoch."""
+    """Runs on every rank. Rank 2 is killed in the middle of the second epoch."""
     hvd.init()
     first_size = hvd.size()
     dies = hvd.rank() == first_size - 1
@@ -51,7 +51,7 @@ def train():
     seen = loop(state, EPOCHS)
     assert told == [first_size - 1], told
     assert hvd.size() == first_size - 1
-    assert seen >= EPOCHS * ROWS - BATCH * first_size, seen  # what was committed was not lost
+    assert seen >= EPOCHS * ROWS - BATCH * first_size, seen  # committed batches are not lost
     replicas = hvd.allgather_object([p.detach().tolist() for p in model.parameters()])
     assert replicas[0] == replicas[1], replicas
     momenta = hvd.allgather_object(str(optimizer.state_dict()))

@@ -1,4 +1,4 @@
-"""python -m tutti.horovodrun: horovodrun's flags become those of tutti-run."""
+"""python -m tutti.horovodrun translates horovodrun's flags to those of tutti-run."""
 
 import os
 import subprocess
@@ -101,7 +101,7 @@ class Flags(unittest.TestCase):
         self.assertIn("tutti-run -np 2", got.stderr)
         self.assertIn("nothing is done in cycles", got.stderr)
         strangers = "HOROVOD_CYCLE_TIME, HOROVOD_TIMELINE: set, but not read; what takes their place"
-        self.assertEqual((got.stdout + got.stderr).count(strangers), 1)  # by rank 0
+        self.assertEqual((got.stdout + got.stderr).count(strangers), 1)  # only rank 0 warns
         self.assertIn("tutti-doctor", ran("--check-build").stdout)
         self.assertRegex(ran("--version").stdout, r"^tutti \d")
 

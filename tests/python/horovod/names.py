@@ -1,4 +1,4 @@
-"""Every public name of Horovod's API for PyTorch (0.28) is there, and its parameters are in place."""
+"""Every public name of Horovod's API for PyTorch (0.28) exists, with its parameters."""
 
 import inspect
 import pathlib
@@ -9,7 +9,7 @@ import torch
 
 import tutti.torch as hvd
 
-# name -> its parameters, None where it is no function of ours to look into
+# Maps a name to its parameters, or to None if its signature is not checked.
 PUBLIC = {
     "init": "comm process_sets", "shutdown": "", "is_initialized": "",
     "rank": "", "size": "", "local_rank": "", "local_size": "", "cross_rank": "", "cross_size": "",

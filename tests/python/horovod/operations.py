@@ -1,4 +1,4 @@
-"""Horovod's operations on every rank, beside what torch computes of all ranks' inputs."""
+"""Horovod's operations on every rank, compared with torch's results for all ranks' inputs."""
 
 import functools
 import operator
@@ -14,7 +14,7 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def numbers(rank, shape, dtype=torch.float32, seed=0):
-    """Small whole numbers, of which sums are exact in any order."""
+    """Returns small whole numbers, whose sums are exact in any order."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     return torch.randint(0, 4, shape, generator=generator).to(dtype)
 
@@ -46,7 +46,7 @@ class Allreduce(RankCase):
                 own = numbers(self.rank, shape, dtype)
                 total = functools.reduce(operator.add, self.everyone(shape, dtype))
                 self.assertSame(hvd.allreduce(own, op=hvd.Sum), total)
-                self.assertSame(own, numbers(self.rank, shape, dtype))  # left alone
+                self.assertSame(own, numbers(self.rank, shape, dtype))  # the input is unchanged
                 if dtype in INTEGERS:
                     mean = torch.div(total, self.size, rounding_mode="trunc")
                     self.assertSame(hvd.allreduce(own), mean)
@@ -121,7 +121,7 @@ class Allreduce(RankCase):
         self.assertEqual(hvd.grouped_allreduce([]), [])
 
     def test_adasum(self):
-        # Vectors at right angles are added up, those that are the same are averaged.
+        # Orthogonal vectors are added up, equal ones are averaged.
         own = torch.zeros(self.size)
         own[self.rank] = 2.0
         got = hvd.allreduce(own, op=hvd.Adasum)
@@ -192,7 +192,7 @@ class Moves(RankCase):
         )
         got, received = hvd.synchronize(hvd.alltoall_async(own))
         self.assertEqual(received.tolist(), [2] * self.size)
-        # Rows beyond the splits stay at home.
+        # Rows beyond the splits are not sent.
         got, _ = hvd.alltoall(own, [1] * self.size)
         self.assertEqual(got.shape[0], self.size)
         with self.assertRaisesRegex(ValueError, "splits .* rows"):
@@ -202,7 +202,7 @@ class Moves(RankCase):
                 hvd.alltoall(torch.ones(self.size + 1))
 
     def test_reducescatter(self):
-        rows = 2 * self.size + 1  # one is left over, for rank 0
+        rows = 2 * self.size + 1  # the extra row goes to rank 0
         own = numbers(self.rank, (rows, 3))
         total = sum(self.everyone((rows, 3)))
         counts = [2 + (r == 0) for r in range(self.size)]
@@ -260,7 +260,7 @@ class Moves(RankCase):
     def test_a_name_that_is_pending(self):
         if self.size == 1:
             return
-        if self.rank == 0:  # nobody else has come yet
+        if self.rank == 0:  # no other rank has made this call yet
             first = hvd.allreduce_async(torch.ones(9), name="twice", op=hvd.Sum)
             with self.assertRaisesRegex(ValueError, "allreduce.twice"):
                 hvd.allreduce_async(torch.ones(9), name="twice", op=hvd.Sum)
@@ -333,7 +333,7 @@ class Sets(RankCase):
             hvd.allreduce(torch.ones(1), process_set=other)
         self.assertFalse(other.included())
         self.assertIsNone(other.rank())
-        self.assertEqual(other.size(), len(other.ranks))  # outside of it too
+        self.assertEqual(other.size(), len(other.ranks))  # also known outside of the set
         self.assertTrue(mine.included())
         self.assertEqual(mine.rank(), self.rank // 2)
         self.assertEqual(mine.size(), len(mine.ranks))

@@ -1,5 +1,5 @@
-"""DistributedOptimizer, the broadcasts before training and SyncBatchNorm on every rank, beside
-training on one rank with the joined batch."""
+"""DistributedOptimizer, the broadcasts before training, and SyncBatchNorm on every rank, compared
+with training on one rank with the joined batch."""
 
 import unittest
 import warnings
@@ -52,7 +52,7 @@ def model_of(seed=7, **how):
 
 class Optimizer(RankCase):
     def one_rank(self, branch_of=lambda rank, step: True, passes=1, momentum=0.9, **how):
-        """What the ranks must come to: the mean over ranks of sums over passes."""
+        """Returns the expected model: gradients are the mean over ranks of the sums over passes."""
         model = model_of(**how)
         optimizer = sgd(model, momentum)
         for step in range(STEPS):
@@ -234,7 +234,7 @@ class Optimizer(RankCase):
                 pass
         optimizer.synchronize()
         optimizer.set_backward_passes_per_step(2)
-        # Ranks that do the same come to what one alone would.
+        # Ranks with equal gradients get the result of one rank alone.
         alone, same = model_of(), model_of()
         plain, wrapped = sgd(alone), hvd.DistributedOptimizer(sgd(same), op=hvd.Adasum)
         for trained, stepped in ((alone, plain), (same, wrapped)):

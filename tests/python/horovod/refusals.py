@@ -1,4 +1,4 @@
-"""All ranks hear of a call that one rank refuses, and the next call has the same number on all."""
+"""If one rank's call is refused, all ranks get an error, and the next call works on all of them."""
 
 import unittest
 
@@ -10,7 +10,7 @@ import tutti.torch as hvd
 
 class Refusals(RankCase):
     def assertHeard(self, call, good, bad, text):
-        """`call(good)` on all ranks but the last, which makes it with what is refused."""
+        """Makes `call(good)` on all ranks except the last, which makes the refused `call(bad)`."""
         if self.rank == self.size - 1:
             with self.assertRaisesRegex(ValueError, text):
                 call(bad)

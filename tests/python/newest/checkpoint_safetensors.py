@@ -1,5 +1,5 @@
-"""Checkpoints of three ranks, read by the safetensors package into torch's tensors, and by tutti.checkpoint.
-One argument: tests/adapters/checkpoint_writer."""
+"""Checkpoints of three ranks, read by the safetensors package into torch's tensors, and by
+tutti.checkpoint. One argument: tests/adapters/checkpoint_writer."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""tutti.jax on every rank: what its calls give, in jit and outside, and what they refuse."""
+"""tutti.jax on every rank: the results of its calls, inside and outside of jit, and its
+refusals."""
 
 import sys
 import unittest
@@ -18,7 +19,7 @@ DTYPES = ["float32", "float16", "bfloat16", "int8", "int16", "int32", "uint8", "
 
 class Arrays(RankTest):
     def equal(self, got, expected):
-        """To the bit, dtype and shape included."""
+        """Expects equal bits, dtype and shape."""
         self.assertIsInstance(got, jax.Array)
         self.assertEqual((got.dtype, got.shape), (expected.dtype, expected.shape))
         numpy.testing.assert_array_equal(numpy.asarray(got), numpy.asarray(expected))
@@ -55,7 +56,7 @@ class Arrays(RankTest):
         self.equal(got["steps"], jnp.asarray(last))
         self.equal(got["numpy"], jnp.full(3, last, "i4"))
         self.equal(got["scalar"], jnp.float32(last))
-        self.equal(tree["dense"][0], jnp.ones((2, 2)) * self.rank)  # as it was
+        self.equal(tree["dense"][0], jnp.ones((2, 2)) * self.rank)  # the input is unchanged
         self.assertEqual(tutti.jax.allreduce(self.comm, "empty", {}), {})
 
     def test_a_transposed_array_goes_by_its_rows(self):
@@ -91,7 +92,7 @@ class Arrays(RankTest):
             self.equal(first, jnp.full((2, 3), 2 * turn))
 
     def test_large_arrays_in_jit(self):
-        """Of more than the threads of XLA take at once."""
+        """The array has more elements than XLA's threads take at one time."""
         double = jax.jit(
             lambda x: tutti.jax.allreduce_in_jit(self.comm, "large", x * 2, "sum") + 1
         )
@@ -139,7 +140,7 @@ class Arrays(RankTest):
         place = lambda *on: lambda: calls._check_place(self.comm, "x", on)  # noqa: E731
         self.refused("lies on cuda:0 .want the CPU.; pass jax.device_get", place(gpu))
         self.refused("is spread over 2 devices .want one", place(gpu, gpu))
-        # Nothing of these has travelled.
+        # None of the refused calls has reached the other ranks.
         self.equal(calls.allreduce(self.comm, "x", jnp.ones(1)), jnp.ones(1))
 
     def test_what_fails_in_jit_is_raised(self):

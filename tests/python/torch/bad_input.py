@@ -1,4 +1,4 @@
-"""What programs do wrong: each gets an error in one line and the group is usable afterwards."""
+"""Mistakes of programs: each causes a one-line error, and the group still works afterwards."""
 
 import datetime
 import os
@@ -53,7 +53,8 @@ def calls_that_differ(rank, size):
 
 
 def calls_that_one_rank_is_refused(rank, size):
-    """The others hear of it, and the next call has the same number on all."""
+    """One rank's call is refused. The other ranks get an error, and the next call works on all
+    ranks."""
     group = tutti.torch.group_of()
     whole, gaps = torch.ones(2 * size), torch.ones(4 * size)[::2]
     rows = lambda: list(torch.ones(2 * size, 2 * size).unbind())  # noqa: E731
@@ -95,7 +96,8 @@ def calls_that_one_rank_is_refused(rank, size):
 
 
 def memory_that_changes_in_flight(rank, size):
-    """A tensor that nobody keeps stays until the call is over; one that gets other memory is told."""
+    """A tensor that nobody keeps stays alive until the call ends. A tensor whose memory was
+    replaced causes an error."""
     if rank != 0:
         time.sleep(0.5)
     tensor = torch.ones(1000)
@@ -135,7 +137,7 @@ def models_that_differ(rank, size):
 
 
 def names_twice(rank, size):
-    """A parameter under two names is one, as torch's named_parameters() says."""
+    """A parameter with two names counts as one, as in torch's named_parameters()."""
     shared = torch.nn.Module()
     shared.a = torch.nn.Linear(3, 3)
     shared.b = shared.a
@@ -182,7 +184,7 @@ def an_exception_behind_a_future(rank, size):
 
 
 def a_signal_while_waiting(rank, size):
-    """Ctrl-C interrupts a wait; the call goes on and may be waited for again."""
+    """Ctrl-C interrupts a wait. The call continues, and can be waited for again."""
     store = dist.distributed_c10d._get_default_store()
     if rank != 0:
         store.wait(["Ctrl-C was heard"])
@@ -203,7 +205,8 @@ def a_signal_while_waiting(rank, size):
 
 
 def in_a_fork(rank, size):
-    """A child may not use its parent's groups, and hears so; as DataLoader's workers are children."""
+    """A forked child must not use its parent's groups, and gets an error. DataLoader's workers are
+    such children."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

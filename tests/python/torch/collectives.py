@@ -1,4 +1,4 @@
-"""Every collective of c10d beside the same computed by torch alone."""
+"""Every collective of c10d, compared with a computation by torch alone."""
 
 import functools
 import operator
@@ -14,14 +14,14 @@ from ranks import equal, raises, run
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 MOVED = INTEGERS + FLOATS + [torch.bool, torch.complex64]
-# Torch 2.14 puts a Work of its own around that of a Python backend, and only wait() and get_future()
-# get through: it does not tell whether the work is done, nor which rank sent.
+# Torch 2.14 wraps the Work of a Python backend. Only wait() and get_future() reach the backend's
+# Work. The wrapper does not report whether the work is done, nor which rank sent.
 WORK_IS_OURS = issubclass(tutti.torch.Group, dist.ProcessGroup)
 COUNTS = [0, 1, 7, 1000, 70_001]
 
 
 def numbers(rank, count, dtype, seed=0):
-    """Small whole numbers, of which sums and products are exact in any order."""
+    """Returns small whole numbers, whose sums and products are exact in any order."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     values = torch.randint(0, 3, (count,), generator=generator)
     return values.to(dtype)
@@ -66,7 +66,7 @@ def all_reduce_of_other_layouts(rank, size):
     tensor = plain.clone().contiguous(memory_format=torch.channels_last)
     dist.all_reduce(tensor)
     equal(tensor, sum(everyone(size, 120, torch.float32)).view(2, 3, 4, 5), "channels_last")
-    # One rank has the elements in another order of memory.
+    # One rank has another memory layout.
     tensor = plain.clone()
     if rank == 0:
         tensor = tensor.contiguous(memory_format=torch.channels_last)
@@ -127,7 +127,7 @@ def all_gather(rank, size):
             dist.all_gather(outputs, numbers(rank, count, dtype))
             for got, expected in zip(outputs, everyone(size, count, dtype)):
                 equal(got, expected, f"all_gather {dtype} {count}")
-    flat = torch.empty(size * 6)  # outputs that are one piece of memory are filled without a copy
+    flat = torch.empty(size * 6)  # outputs in one piece of memory are filled without a copy
     dist.all_gather(list(flat.view(size, 2, 3)), numbers(rank, 6, torch.float32).view(2, 3))
     equal(flat, torch.cat(everyone(size, 6, torch.float32)), "all_gather into views")
 
@@ -196,10 +196,10 @@ def all_to_all(rank, size):
     dist.all_to_all_single(output, rows)
     expected = [torch.arange(size * 2 * 3.0).view(size, 2, 3)[rank] + 100 * o for o in range(size)]
     equal(output, torch.cat(expected), "all_to_all_single")
-    wide = torch.empty(size, 6)  # as many elements a rank, in rows of another length
+    wide = torch.empty(size, 6)  # the same number of elements per rank, in rows of another length
     dist.all_to_all_single(wide, rows)
     equal(wide, torch.cat(expected).view(size, 6), "all_to_all_single of other rows")
-    splits = [other + 1 for other in range(size)]  # rank r gets r + 1 rows of everybody
+    splits = [other + 1 for other in range(size)]  # rank r gets r + 1 rows from every rank
     rows = torch.full((sum(splits), 2), float(rank))
     output = torch.empty(size * (rank + 1), 2)
     dist.all_to_all_single(output, rows, [rank + 1] * size, splits)
@@ -249,7 +249,7 @@ def messages_from_any_rank(rank, size):
             dist.recv(tensor, other, tag=9)
             equal(tensor, torch.tensor([7.0, other]), "recv from one after recv from any")
     dist.barrier()
-    # A message that does not fit is over; the next one is taken.
+    # A message that does not fit is lost; the next one is received.
     if rank == 1:
         raises(tutti.MismatchError, "", lambda: dist.send(torch.ones(5), 0, tag=9))
         dist.send(torch.full((3,), 2.0), 0, tag=9)
@@ -290,8 +290,8 @@ def tutti_group(group=None):
 
 
 def futures(rank, size):
-    """Of a short operation the Future may be over as it is made, if no rank is late; else it ends on
-    another thread."""
+    """The Future of a short operation may be done when it is made, if no rank is late. Otherwise
+    another thread completes it."""
     for count, late in ((4, False), (4, True), (1 << 19, False)):
         if late and rank == size - 1:
             time.sleep(0.1)
@@ -300,7 +300,7 @@ def futures(rank, size):
         doubled = work.get_future().then(lambda future: future.value()[0] * 2)
         equal(doubled.wait(), torch.full((count,), size * (size - 1.0)), "a future")
 
-        # What hangs on a Future may wait for further operations.
+        # A callback of a Future may wait for further operations.
         def again(future):
             return dist.all_reduce(future.value()[0], async_op=True).get_future().wait()
 
@@ -322,7 +322,7 @@ def groups(rank, size):
     tensor = torch.tensor([float(rank)])
     dist.broadcast(tensor, members[-1], group=mine)
     equal(tensor, torch.tensor([float(members[-1])]), "broadcast in a group")
-    # Two groups crosswise: each is an order of its own.
+    # Uses two groups in different orders on different ranks: each group has its own order.
     first, second = dist.new_group(), dist.new_group()
     order = (first, second) if rank % 2 == 0 else (second, first)
     tensors = [torch.ones(3), torch.ones(3)]
@@ -345,7 +345,7 @@ def bad_input(rank, size):
     raises(ValueError, "rank", lambda: tutti_group().send([torch.ones(1)], rank))
     raises(ValueError, "output has", lambda: dist.all_gather_into_tensor(torch.ones(3), torch.ones(7)))
     raises(ValueError, "on meta", lambda: tutti_group().allreduce([torch.ones(2, device="meta")]))
-    # Ranks that disagree hear of it, and the group goes on.
+    # Ranks with different arguments get an error, and the group still works.
     raises(RuntimeError, "", lambda: dist.all_reduce(torch.ones(4 + rank)))
     tensor = torch.ones(4)
     dist.all_reduce(tensor)

@@ -1,4 +1,4 @@
-"""Copies of wrapped models, models that are gone or changed, and several models of one group."""
+"""Copies of wrapped models, models that are gone or changed, and several models in one group."""
 
 import copy
 import gc
@@ -30,11 +30,11 @@ def same(got, expected, what):
 
 
 def own(rank, size):
-    """A copy is trained by itself, from where the original was."""
+    """A copy can be trained by itself, starting from the state of the original."""
     expected = training.one_rank(size)
     for way in (copy.deepcopy, from_file):
         wrapped = tutti.torch.DistributedDataParallel(training.model())
-        training.loss_of(wrapped, training.batch(0, rank)).backward()  # gradients in the arena
+        training.loss_of(wrapped, training.batch(0, rank)).backward()  # gradients are in the arena
         other = way(wrapped)
         same(other, wrapped, "a copy")
         other.zero_grad()
@@ -46,7 +46,7 @@ def own(rank, size):
 
 
 def own_on_one_rank_alone(rank, size):
-    """One rank alone keeps a running mean of the weights in this way, or writes a checkpoint."""
+    """One rank alone makes copies, as for a running mean of the weights or a checkpoint."""
     wrapped = tutti.torch.DistributedDataParallel(training.model())
     data = training.batch(0, rank)
     if rank == 0:
@@ -87,7 +87,8 @@ def groups(rank, size):
 
 
 def gone(rank, size):
-    """Without a garbage collector; a graph that is kept keeps the nodes that had the hooks."""
+    """Without a garbage collector, a wrapped model is freed even if a kept graph holds the nodes
+    that had the hooks."""
     module = training.model()
     gc.disable()
     wrapped = tutti.torch.DistributedDataParallel(module)
@@ -104,7 +105,7 @@ def gone(rank, size):
 
 
 def changed(rank, size):
-    """A change of the model that the ranks would not share is reported before the forward pass."""
+    """If a model changes on one rank only, the error comes before the forward pass."""
 
     def thaw(module):
         module.conv.requires_grad_(True)
@@ -142,7 +143,7 @@ def changed(rank, size):
 
 
 def several(rank, size):
-    """Models of one class whose gradients are under way together."""
+    """Several models of one class have gradients in flight at the same time."""
     seeds = (1, 2, 3)
 
     def critic(seed):
@@ -168,7 +169,7 @@ def several(rank, size):
             for optimizer in steps:
                 optimizer.zero_grad()
             data = batch(step, rank)
-            # One chain through all: the buckets of the models come in turns.
+            # One graph spans all models, so their buckets alternate.
             sum(model(data).square().mean() for model in models).backward()
             for of in range(size):
                 (sum(model(batch(step, of)).square().mean() for model in plain) / size).backward()
@@ -179,7 +180,7 @@ def several(rank, size):
 
 
 class Bucket:
-    """A bucket like torch's for a hook that does not wait. On a GPU no hook ever waits."""
+    """A bucket like torch's, for a hook that does not wait. On a GPU no hook ever waits."""
 
     def __init__(self, module, value):
         self.module = module
@@ -204,8 +205,8 @@ def buckets_of_two_models_in_flight(rank, size):
     for turn in range(3):
         buckets = [Bucket(module, 10.0 * at + rank) for at, module in enumerate(modules)]
         if rank == size - 1:
-            time.sleep(0.3)  # for the others both are under way
-        # On this rank in another order, as threads might.
+            time.sleep(0.3)  # both buckets are in flight on the other ranks
+        # This rank uses another order, as threads might.
         order = [1, 0] if rank == size - 1 else [0, 1]
         futures = {at: tutti.torch.ddp_hook(states[at], buckets[at]) for at in order}
         for at in range(2):

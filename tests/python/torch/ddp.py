@@ -1,4 +1,5 @@
-"""torch's DistributedDataParallel over the backend, beside one rank with the joined batch."""
+"""torch's DistributedDataParallel over the backend, compared with one rank that has the joined
+batch."""
 
 import torch
 import torch.distributed as dist
@@ -46,13 +47,13 @@ def unused_parameters(rank, size):
     def branch_of(rank, step):
         return (rank + step) % 2 == 0
 
-    # A parameter that no rank used gets no gradient, so momentum would tell the two apart only if
-    # DDP lost the gradient of one that some rank used.
+    # A parameter that no rank used gets no gradient. With momentum the results differ if DDP loses
+    # the gradient of a parameter that some rank used.
     expected = training.one_rank(size, branch_of=branch_of, unused=True)
     ddp = DistributedDataParallel(training.model(unused=True), find_unused_parameters=True)
     training.compare(train(ddp, rank, branch_of=branch_of), expected, "find_unused_parameters")
     equal(ddp.module.never.grad, None, "the gradient of what nobody used")
-    # Without it DDP itself says so, in the step after.
+    # Without the option, DDP reports the problem in the next step.
     ddp = DistributedDataParallel(training.model(unused=True))
     training.loss_of(ddp, training.batch(0, rank)).backward()
     try:
@@ -93,7 +94,7 @@ def buffers(rank, size):
     norm = DistributedDataParallel(torch.nn.BatchNorm1d(4))
     for step in range(3):
         norm(torch.randn(8, 4, generator=torch.Generator().manual_seed(rank + 10 * step)))
-    norm(torch.zeros(8, 4))  # buffers are rank 0's before each forward
+    norm(torch.zeros(8, 4))  # each forward starts with rank 0's buffers
     means = [torch.empty(4) for _ in range(size)]
     dist.all_gather(means, norm.module.running_mean)
     for mean in means:
@@ -129,7 +130,7 @@ def join_of_uneven_data(rank, size):
 
 
 def one_batch_on_all(rank, size):
-    """DDP of a model whose layout is channels_last."""
+    """DDP of a model with the memory layout channels_last."""
     module = torch.nn.Conv2d(3, 4, 3)
     dist.broadcast(module.weight.data, 0)
     dist.broadcast(module.bias.data, 0)

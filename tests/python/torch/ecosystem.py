@@ -1,6 +1,6 @@
-"""What stands on torch's process groups: torchrun, the debug mode DETAIL, torch's checkpoints,
-accelerate, Lightning. Each case is a program on two ranks that torchrun starts (tutti-run where
-Debian's torch 1.13 is: its torchrun does not start under Python 3.11)."""
+"""Software that uses torch's process groups: torchrun, the debug mode DETAIL, torch's checkpoints,
+accelerate and Lightning. Each case is a program on two ranks that torchrun starts. With Debian's
+torch 1.13, tutti-run starts it, because that torchrun does not work under Python 3.11."""
 
 import importlib.util
 import os
@@ -128,7 +128,7 @@ future.result()
 dist.destroy_process_group()
 """)
 
-    # Of its own option it takes mpi and gloo only on the CPU.
+    # With its own option, accelerate accepts only mpi and gloo on the CPU.
     @needs("accelerate")
     def test_accelerate(self):
         self.on_two_ranks("""

@@ -1,4 +1,4 @@
-"""How programs end: a rank that raises, work that nobody waited for, a torch that is too old."""
+"""How programs end: a rank that raises, Works that nobody waited for, a torch that is too old."""
 
 import time
 import unittest
@@ -17,7 +17,7 @@ rank = dist.get_rank()
 
 class Endings(unittest.TestCase):
     def test_a_rank_that_raises_is_named_by_the_others_at_once(self):
-        # The process of rank 1 ends after that of rank 0, and is still the one that is named.
+        # The process of rank 1 ends after that of rank 0, but must still be named as the cause.
         begin = """
 import atexit, os, time
 if os.environ["TUTTI_RANK"] == "1":
@@ -41,7 +41,7 @@ except tutti.PeerError as error:
         self.assertIn("error names rank 1", ran.stdout + ran.stderr)
         because = "because of an error (ArithmeticError: rank 1 cannot go on)"
         self.assertIn(because, ran.stdout + ran.stderr)
-        self.assertLess(time.monotonic() - began, 50)  # before the group's timeout
+        self.assertLess(time.monotonic() - began, 50)  # sooner than the group's timeout
 
     def test_a_rank_that_is_done_is_missed_by_what_needs_it_alone(self):
         for backend in ("shm", "tcp"):

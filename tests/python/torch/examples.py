@@ -1,6 +1,6 @@
-"""An example on several ranks beside itself on one with the same batches: what it has trained after 30
-steps of SGD differs by 1e-4 at most. The learning rate is one at which training does not amplify the
-rounding of a sum: at the examples' own, 1e-8 may become 1e-1 within these steps."""
+"""Trains an example on several ranks, and on one with the same batches: after 30 steps of SGD the
+results differ by 1e-4 at most. With the learning rate used here, training does not amplify the
+rounding of a sum. With the examples' own rates, 1e-8 may become 1e-1 within these steps."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
-"""Tensors on a GPU: torch's calls on its current stream, with the host not waiting. Two ranks may share
-one device."""
+"""Tensors on a GPU: torch's calls on its current stream, without waits of the host. Two ranks may
+share one device."""
 
 import os
 import sys
@@ -10,7 +10,8 @@ def skip():
     sys.exit(0)
 
 
-# The driver's door, also within WSL; before torch is imported, which takes each rank two seconds.
+# Looks for the driver's device file (in WSL too) before the import of torch, which takes two
+# seconds on each rank.
 if not any(os.path.exists(door) for door in ("/dev/nvidiactl", "/dev/dxg")):
     skip()
 

@@ -1,4 +1,4 @@
-"""Groups that end, come again, or are ended while somebody waits."""
+"""Groups that end, that are made again, or that end while somebody waits."""
 
 import datetime
 import threading
@@ -61,7 +61,8 @@ def closing_while_a_thread_waits(rank, size):
 
 
 def a_late_rank(rank, size):
-    """It comes when rank 0 has given up, and hears its verdict as all others do."""
+    """The last rank comes after rank 0 has given up, and gets the same result as all other
+    ranks."""
     group, store = tutti.torch.group_of(), dist.distributed_c10d._get_default_store()
     text = f"{size - 1} failed to pass monitoredBarrier"
     if rank == 0:
@@ -76,7 +77,7 @@ def a_late_rank(rank, size):
     group.monitored_barrier()
     at_once = datetime.timedelta(0)
     text = "Rank 0 timed out in monitoredBarrier"
-    if rank != 0:  # which would else find them there
+    if rank != 0:  # otherwise rank 0 would find them waiting
         store.wait(["rank 0 had no time"], TIMEOUT)
     raises(tutti.TimedOutError, text, lambda: group.monitored_barrier(at_once if rank == 0 else TIMEOUT))
     if rank == 0:
@@ -87,7 +88,8 @@ def again(rank, size):
     store = dist.distributed_c10d._get_default_store()
     for turn in range(3):
         dist.destroy_process_group()
-        # torch 1.13 counts its own ranks on and on, so it never comes through with one store.
+        # torch 1.13 keeps counting its ranks in the store, so it never connects a second time with
+        # one store.
         prefix = f"again {turn}" if torch.__version__.startswith("1.") else "again"
         place = dist.PrefixStore(prefix, store)
         dist.init_process_group("tutti", store=place, rank=rank, world_size=size, timeout=TIMEOUT)
@@ -107,9 +109,9 @@ def again(rank, size):
 
 
 def a_backend_for_each_device(rank, size):
-    """Where Tutti has the GPU's tensors only, those on the CPU are gloo's."""
+    """If Tutti has only the GPU's tensors, gloo has those on the CPU."""
     if issubclass(tutti.torch.Group, dist.ProcessGroup):
-        return  # before torch 2.14 a group of Tutti's has all devices
+        return  # before torch 2.14 Tutti's group has all devices
     for backends in ("cpu:gloo,cuda:tutti", "cpu:tutti,cuda:tutti", "cpu:tutti"):
         group = dist.new_group(backend=backends, timeout=TIMEOUT)
         tensor = torch.ones(3)

@@ -1,5 +1,6 @@
-"""Messages between ranks: who gets which, and that a receive from any rank leaves nothing behind that
-TUTTI_OPERATION_TIMEOUT could end a healthy group for. On three ranks or more."""
+"""Messages between ranks: which receive gets which message. A receive from any rank must leave
+nothing behind for which TUTTI_OPERATION_TIMEOUT could end a healthy group. Needs three ranks or
+more."""
 
 import datetime
 import os
@@ -22,7 +23,8 @@ def value(number):
 
 
 def nothing_is_left_behind(rank, size):
-    """One of two asked ranks sends, and nobody does anything for longer than an operation may take."""
+    """Only one of two possible senders sends. Then all ranks are idle for longer than an operation
+    may take."""
     if rank == 0:
         got = value(-1)
         dist.recv(got)
@@ -34,7 +36,7 @@ def nothing_is_left_behind(rank, size):
 
 
 def first_come_first_served(rank, size):
-    """A receive from any rank and one from rank 1 share what rank 1 sends, in the order of their
+    """A receive from any rank and a receive from rank 1 get rank 1's messages in the order of the
     calls."""
     for any_is_first in (True, False):
         if rank == 0:
@@ -54,7 +56,7 @@ def first_come_first_served(rank, size):
 
 
 def many_on_their_way(rank, size):
-    """All begun before the first is over; every third receive is from any rank."""
+    """All receives begin before the first one ends; every third receive is from any rank."""
     count = 60
     if rank == 0:
         got = [value(-1) for _ in range(count)]
@@ -88,7 +90,7 @@ def each_sender_in_its_order(rank, size):
 
 
 def other_shapes_behind_each_other(rank, size):
-    """A receive from any rank does not decide which shape or type the next receives may have."""
+    """A receive from any rank does not limit the shape or type of the next receives."""
     if rank == 0:
         large, small, odd = torch.empty(1000), torch.empty(3, dtype=torch.int64), torch.empty(7, 2)
         works = [dist.irecv(large), dist.irecv(small, 1), dist.irecv(odd.t())]
@@ -105,7 +107,7 @@ def other_shapes_behind_each_other(rank, size):
 
 
 def tags_and_peers_by_the_thousand(rank, size):
-    """Their lines do not pile up."""
+    """The group's bookkeeping for each tag and peer must not grow without limit."""
     for tag in range(300):
         if rank == 0:
             dist.send(value(tag), 1, tag=tag)

@@ -1,5 +1,5 @@
-"""What Tutti itself offers to torch: the hook with names, and a DistributedDataParallel whose
-gradients lie in an arena."""
+"""Tutti's own interface for torch: the hook with names, and a DistributedDataParallel whose
+gradients are in an arena."""
 
 import torch
 import torch.distributed as dist
@@ -78,7 +78,8 @@ def own_with_unused_parameters(rank, size):
 
 
 def own_after_a_backward_that_raised(rank, size):
-    """Its next step would average nothing, or half of the last one."""
+    """After a failed backward, the next step would average nothing or half of the old gradients, so
+    it is refused."""
     wrapped = tutti.torch.DistributedDataParallel(torch.nn.Sequential(Raises(), torch.nn.Linear(3, 2)))
     loss = wrapped(torch.ones(1, 3, requires_grad=True)).sum()
     raises(ArithmeticError, "in the middle", loss.backward)

@@ -1,4 +1,4 @@
-"""Runs what the pages show in Python: the blocks of a page one after another, as one program."""
+"""Runs the Python blocks of a page one after another, as one program."""
 
 import importlib.util
 import pathlib
@@ -12,7 +12,8 @@ PAGES = ("python.md", "pytorch.md")
 
 
 def blocks(page):
-    """(first line, text) of each block that says it is Python; what needs JAX where that is."""
+    """Yields (first line, text) of each block marked as Python. Blocks that need JAX are left out
+    if it is missing."""
     text = (ROOT / "docs" / page).read_text()
     for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         if "tutti.jax" in match[1] and importlib.util.find_spec("jax") is None:
@@ -28,7 +29,7 @@ def show(page):
         names["model"] = torch.nn.Linear(3, 2)
         if dist.is_initialized():
             names["ddp"] = torch.nn.parallel.DistributedDataParallel(names["model"])
-        # Lines are counted as on the page, for what an error says.
+        # Keeps the line numbers of the page, for error messages.
         exec(compile("\n" * (line - 1) + text, f"docs/{page}", "exec"), names)
     if dist.is_initialized():
         dist.destroy_process_group()

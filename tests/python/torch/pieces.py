@@ -1,4 +1,4 @@
-"""Pieces of the backend by themselves, in one process: its store, its Futures, its addresses."""
+"""Single pieces of the backend in one process: its store, its Futures, its addresses."""
 
 import datetime
 import pickle
@@ -19,7 +19,7 @@ DEADLINE = 60.0
 
 
 class Pending:
-    """An operation that ends when the test says so."""
+    """An operation that ends when the test calls end()."""
 
     def __init__(self, name="step/weight"):
         self.name = name
@@ -52,7 +52,7 @@ class Futures(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, '"step/weight" was not over within 0.05 s') as caught:
             work.get_future().wait()
         self.assertIn("TimedOutError", repr(caught.exception) + str(caught.exception))
-        pending.end()  # too late for the Future, and no second end of it
+        pending.end()  # too late: the Future has failed and must not end twice
         self.assertTrue(work.wait())
 
     def test_a_long_timeout_does_not_hold_up_a_short_one(self):
@@ -72,7 +72,7 @@ class Futures(unittest.TestCase):
 
 
 class OnAGpu(torch.Tensor):
-    """As far as the backend asks."""
+    """Looks like a GPU tensor to the backend."""
 
     is_cuda = property(lambda self: True)
 

@@ -1,5 +1,5 @@
-"""What the scripts of this folder share: each runs on every rank, under any launcher, and ends with
-an error where something is not as torch's own arithmetic says."""
+"""Functions that the scripts of this folder share. Each script runs on every rank, under any
+launcher, and ends with an error if a result differs from torch's own arithmetic."""
 
 import datetime
 import sys
@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 import tutti.torch  # noqa: F401  registers the backend
 
-TIMEOUT = datetime.timedelta(seconds=150)  # what takes longer on any machine hangs
+TIMEOUT = datetime.timedelta(seconds=150)  # a longer wait is a hang on any machine
 
 
 def equal(got, expected, what):
-    """To the bit, dtype and shape included."""
+    """Expects equal bits, dtype and shape."""
     if isinstance(got, torch.Tensor):
         same = got.dtype == expected.dtype and got.shape == expected.shape
         same = same and torch.equal(got.detach().cpu(), expected)
@@ -25,7 +25,7 @@ def equal(got, expected, what):
 
 
 def raises(kind, text, call, lines=1):
-    """`call` must raise `kind` with `text`, in one line unless torch adds its own."""
+    """`call` must raise `kind` with `text`, in one line unless torch adds its own lines."""
     try:
         call()
     except kind as error:

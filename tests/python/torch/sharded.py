@@ -1,10 +1,11 @@
-"""What newer torches build on process groups: functional collectives, DeviceMesh, DTensor, FSDP2."""
+"""Features of newer torch versions on process groups: functional collectives, DeviceMesh, DTensor,
+FSDP2."""
 
 import sys
 from importlib.metadata import version
 
 VERSION = tuple(int(number) for number in version("torch").split(".")[:2])
-if VERSION < (2, 7):  # before torch is imported, which takes each rank two seconds
+if VERSION < (2, 7):  # checked before torch is imported, which takes two seconds
     print(f"sharded.py: Skipped\nFSDP2 on the CPU needs torch 2.7, this is {version('torch')}")
     sys.exit(0)
 

@@ -1,17 +1,17 @@
-"""A model to train on several ranks and on one with the joined batch."""
+"""A model to train on several ranks, and on one rank with the joined batch."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 STEPS = 30
-BATCH = 6  # a rank and step
+BATCH = 6  # per rank and step
 TOLERANCE = 1e-4
 
 
 class Model(nn.Module):
-    """Convolution, an embedding, a branch that some ranks do not take, and a parameter that none
-    uses."""
+    """Has a convolution, an embedding, a branch that some ranks do not take, and a parameter that
+    no rank uses."""
 
     def __init__(self, sparse=False, unused=False):
         super().__init__()
@@ -54,8 +54,8 @@ def sgd(module, momentum=0.9):
 
 
 def one_rank(size, steps=STEPS, momentum=0.9, branch_of=None, **what):
-    """What training on one rank with the batches of all leads to: the mean over ranks of the means
-    over their batches."""
+    """Trains on one rank with the batches of all ranks: the gradient is the mean over ranks of the
+    means over their batches."""
     plain = model(**what)
     optimizer = sgd(plain, momentum)
     for step in range(steps):
@@ -81,7 +81,7 @@ def compare(trained, plain, what, tolerance=TOLERANCE):
 
 
 def moved(plain):
-    """Whether training did anything at all."""
+    """Checks that training changed the model."""
     start = model()
     if all(torch.equal(a, b) for a, b in zip(plain.parameters(), start.parameters())):
         raise AssertionError("the reference did not train")

@@ -1,5 +1,5 @@
-"""A program that uses tutti.torch with types; mypy --strict reads it, and the package with it, nobody
-runs it."""
+"""A program that uses tutti.torch with types. mypy --strict checks it and the package; it never
+runs."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-// tutti-bench as a user runs it, at small sizes.
+// Runs tutti-bench as a user does, with small sizes.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ std::vector<std::string> bench(const std::vector<std::string>& words) {
   return all;
 }
 
-// What makes each case short.
+// Options that make each case short.
 std::vector<std::string> short_options(const Case& entry) {
   std::vector<std::string> words;
   const auto add = [&](unsigned group, std::vector<std::string> options) {
@@ -65,7 +65,7 @@ TEST_P(BenchCase, TwoRanksOverShmAreRight) {
     } catch (const Error& error) {
       EXPECT_NE(code, 0);
       EXPECT_EQ(program.output(), "");
-      // Where there is no plugin, the path before the colon is that of the library of each.
+      // Without the plugin, the text before the colon names the searched path, which differs.
       const std::string why = error.what();
       EXPECT_THAT(program.errors(), HasSubstr(why.substr(why.find(':'))));
       GTEST_SKIP() << error.what();
@@ -87,7 +87,7 @@ TEST_P(BenchCase, TwoRanksOverShmAreRight) {
     EXPECT_EQ(row.contains("p99_us"), GetParam() == "latency");
     EXPECT_TRUE(GetParam() == "overlap" || row["time_us"] > 0);
   }
-  // `steady` fails as soon as a single message or allocation is too many.
+  // `steady` fails if there is a single message or allocation too many.
   const bool holds = GetParam() != "steady" || rows.front()["extra"]["holds"].get<bool>();
   EXPECT_EQ(code, holds ? 0 : 1) << program.errors();
   EXPECT_THAT(program.errors(), HasSubstr("# tutti-bench " + GetParam()));
@@ -102,7 +102,7 @@ std::vector<std::string> case_names() {
 INSTANTIATE_TEST_SUITE_P(All, BenchCase, testing::ValuesIn(case_names()),
                          [](const auto& info) { return info.param; });
 
-// A folder for one test's files.
+// A folder for the files of one test.
 class BenchFiles : public testing::Test {
  protected:
   void SetUp() override {
@@ -135,7 +135,8 @@ TEST_F(BenchFiles, RowsAreAppendedAndThePlotIsReplaced) {
   EXPECT_EQ(rows[1]["in_place"], true);
   EXPECT_EQ(rows[2]["bytes"], 64);
   const auto lines = split_text(contents("c"), '\n');
-  EXPECT_EQ(lines.size(), 1u + 8u + 1u);  // a heading, the rows, and what follows the last line
+  // The heading, the rows, and the empty text after the last line.
+  EXPECT_EQ(lines.size(), 1u + 8u + 1u);
   EXPECT_THAT(lines[0], testing::StartsWith("program,case,"));
   const auto svg = contents("p");
   EXPECT_EQ(svg.find("<svg"), 0u);

@@ -9,7 +9,8 @@
 namespace tutti::bench {
 namespace {
 
-// The library's own kernel over the ranks' inputs, against what the benchmark expects.
+// Reduces the ranks' inputs with the library's own kernel. Returns the number of elements that
+// differ from the benchmark's expectation.
 int64_t wrong_after_reduce(DataType dtype, ReduceOp op, int ranks) {
   constexpr int64_t kCount = 2 * ExactData::kPeriod + 5;
   const ExactData data(dtype, op, ranks);
@@ -78,7 +79,7 @@ TEST(ExactData, MisplacedAndLeftOutDataAreFound) {
     pattern.fill(bytes, kCount, shift);
     EXPECT_GT(pattern.count_wrong(bytes, kCount), kCount / 2) << shift;
   }
-  // One rank's contribution alone.
+  // Fills in one rank's input instead of the sum.
   Pattern(DataType::f32, [&](int64_t i) { return data.input(0, i); }).fill(bytes, kCount);
   EXPECT_EQ(pattern.count_wrong(bytes, kCount), kCount);
 }

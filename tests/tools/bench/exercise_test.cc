@@ -16,21 +16,22 @@ using test::run_threads;
 
 bool reduces(const Case& entry) { return (entry.options & kOp) != 0; }
 
-// All ways and places of a collective in one dtype and op, at odd sizes.
+// Runs a collective in all ways, in place and out of place, for one dtype and op, with odd sizes.
 void check_all(Communicator& comm, const Case& entry, DataType dtype, ReduceOp op) {
   for (const auto way : entry.ways) {
     for (const bool in_place : {false, true}) {
       if (!exists(entry.name, way, in_place)) continue;
-      if (way == Way::vector && dtype != DataType::f32) continue;    // refused by tutti-bench
-      if (way == Way::replayed && dtype != DataType::f32) continue;  // takes a communicator each
+      if (way == Way::vector && dtype != DataType::f32) continue;  // tutti-bench refuses others
+      // Replayed calls need a new communicator each time.
+      if (way == Way::replayed && dtype != DataType::f32) continue;
       for (const int64_t bytes : {1, 1000, 70'000}) {
         const auto volume = volume_of(entry.name, bytes, dtype, comm.size());
-        // After each plan that was given up another takes twice as many steps.
+        // After each plan that a communicator gave up, the next plan needs twice as many steps.
         const auto fresh = way == Way::replayed ? comm.split(0) : nullptr;
         auto& ranks = fresh ? *fresh : comm;
         Exercise exercise(ranks, {entry.name, way, in_place, dtype, op, comm.size() - 1, volume});
         exercise.run(1);
-        ranks.barrier_blocking();  // no rank leaves before the others have theirs
+        ranks.barrier_blocking();  // no rank leaves before the others have their results
         EXPECT_EQ(exercise.count_wrong(), 0)
             << entry.name << " " << to_string(way) << (in_place ? " in place " : " ") << bytes
             << " B " << to_string(dtype) << " " << to_string(op);
@@ -67,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Collectives, ExerciseOf,
                                          "barrier"),
                          [](const auto& info) { return info.param; });
 
-// A collective that does nothing, or acts twice, must not look right.
+// A collective that does nothing, or runs twice, must be counted as wrong.
 TEST(Exercise, WhatDidNotRunOnceIsCountedAsWrong) {
   run_threads(2, [](Communicator& comm) {
     for (const auto* name : {"allreduce", "allgather", "alltoall", "gather", "sendrecv"}) {

@@ -1,4 +1,4 @@
-// What the benchmark writes: records and the plot.
+// The output of the benchmark: records and the plot.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ TEST(Record, CsvHasAColumnForEachFieldAndQuotes) {
 boost::property_tree::ptree parse_xml(const std::string& text) {
   std::istringstream stream(text);
   boost::property_tree::ptree tree;
-  boost::property_tree::read_xml(stream, tree);  // throws for what is not well-formed
+  boost::property_tree::read_xml(stream, tree);  // throws if it is not well-formed
   return tree;
 }
 

@@ -4,7 +4,7 @@
 
 static_assert(__cplusplus < 201703L, "linking tutti::c must not change a program's language");
 
-// Newer C++ took it away: old trainers hold such things.
+// Newer C++ removed this syntax, but old trainers use it.
 void old_trainer() throw(int) { throw 1; }
 
 int main() {

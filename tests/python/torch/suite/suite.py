@@ -1,13 +1,13 @@
 """Runs torch's own tests of process groups, which every torch carries, over one backend:
 
-    suite.py run --backend tutti --results FILE     goes on behind what FILE has already; not 0 if a
-                                                    test failed that known_failures.csv does not have
-    suite.py table OURS THEIRS                      what came of each, in Markdown
+    suite.py run --backend tutti --results FILE     continues after the results in FILE; fails if a
+                                                    test failed that is not in known_failures.csv
+    suite.py table OURS THEIRS                      the result of each test, in Markdown
 
-They are torch.testing._internal.distributed.distributed_test, of the torch that runs this. They know
-gloo, and in places ask whether they run over that; so a test first runs as for gloo, with the
-backend's groups wherever gloo's are wanted, and if it fails once more under the backend's own name.
-Ranks are forked: a new interpreter for each would take an hour.
+The tests are those of torch.testing._internal.distributed.distributed_test, in the torch that runs
+this script. They know gloo, and some check whether they run over it. A test therefore first runs as
+for gloo, with the backend's groups in place of gloo's. If it fails, it runs once more under the
+backend's own name. Ranks are forked, because a new interpreter for each would take an hour.
 """
 
 import argparse
@@ -24,11 +24,11 @@ import tempfile
 import time
 import unittest
 
-TIMEOUT = 90  # seconds, of one test
+TIMEOUT = 90  # seconds, per test
 
 
 def module_of(backend, ranks, folder):
-    """torch's module with its tests, as for gloo, over groups of the backend."""
+    """Returns torch's module of tests, set up as for gloo but with groups of the backend."""
     os.environ.update(
         BACKEND="gloo",
         WORLD_SIZE=str(ranks),
@@ -37,7 +37,7 @@ def module_of(backend, ranks, folder):
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(TIMEOUT),
         OMP_NUM_THREADS="1",
     )
-    for name in ("test_dir", "init_dir"):  # which torch's driver makes
+    for name in ("test_dir", "init_dir"):  # torch's own driver makes these folders
         os.makedirs(os.path.join(folder, name), exist_ok=True)
     from torch.distributed import distributed_c10d
     from torch.testing._internal import common_distributed
@@ -84,7 +84,7 @@ def suite_of(module):
 
 
 class Outcome(unittest.TestResult):
-    """Of one test."""
+    """The result of one test."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ class Outcome(unittest.TestResult):
 
 
 def last_line(text):
-    """What the first rank that failed said: its error's line, or the last one there is."""
+    """Returns the error line of the first rank that failed, or the last line if there is none."""
     errors = re.findall(r"^(?:[\w.]*(?:Error|Exception|Failure)): .*$", text, re.MULTILINE)
     lines = [line for line in text.splitlines() if line.strip()]
     chosen = [line for line in errors if not line.startswith("RuntimeError: Process ")] or lines[-1:]
@@ -167,7 +167,8 @@ def run(settings):
 
 
 def known_failures():
-    """Why a test fails, by its name, with the torch that runs this."""
+    """Returns the known reason for each failing test, by name, for the torch that runs this
+    script."""
     ours = torchs_version().split(".")
     with (pathlib.Path(__file__).parent / "known_failures.csv").open(newline="") as file:
         return {
@@ -182,7 +183,7 @@ def read(path):
 
 
 def table(settings):
-    """Counts, and a line for each test that came out otherwise."""
+    """Prints counts, and a line for each test with different outcomes."""
     ours, theirs = ({row["test"]: row for row in read(path)} for path in settings.results)
     print("| torch | ranks | backend | passed | failed | skipped |")
     print("|---|---|---|---|---|---|")
