@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/nn/parameter.h"
+#include "tutti/adapters/nn/layers/parameter.h"
 
 namespace tutti {
-class KeptStepKernels;  // kernels/layers/step_kernels.h
+class KeptStepKernels;  // adapters/nn/kernels/step_kernels.h
 class StepKernels;
 enum class StepKind : int32_t;
 struct StepFactors;

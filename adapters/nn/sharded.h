@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/adapters/sharded.h"
 

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <new>
 
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
 #include "tutti/adapters/sharded/pages.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::nn {
 

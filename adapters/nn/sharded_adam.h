@@ -14,7 +14,7 @@
 #include "tutti/core/arena.h"
 
 namespace tutti {
-struct AdamSettings;  // kernels/layers/optimizer_steps.h
+struct AdamSettings;  // adapters/nn/kernels/optimizer_steps.h
 }
 
 namespace tutti::nn {

@@ -65,7 +65,7 @@ const std::vector<House>& houses() {
   static const std::vector<House> kHouses = {
       {"base", {"process", ""}},
       // The lower rooms hold kernels, which the device launches.
-      {"kernels/cuda", {"pack", "flags", "steps", "layers", "libraries", "trainer", "device", ""}},
+      {"kernels/cuda", {"pack", "flags", "device", ""}},
       {"collectives/algorithms", {""}, true},
       // The contract is backends' own files; the neighbours are backends.
       {"backends",
@@ -76,6 +76,8 @@ const std::vector<House>& houses() {
         "meeting", "calls", "membership", ""}},
       // The neighbours are languages and trainers, which may stand on the C interface.
       {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},
+      {"adapters/nn", {"kernels", "layers", "steps", ""}},
+      {"adapters/nn/kernels/cuda", {"steps", "layers", "libraries", "trainer", ""}},
       {"tools/bench", {"workload", "report", "cases", ""}},
       {"tests/backends", {"support", "conformance", "fake_nccl"}, true},
   };

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/tensor/host_copy.h"
 
 namespace tutti::test {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 #include "tutti/tensor/absent_memory.h"
 #include "tutti/tensor/device_runtime.h"
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/nn/parameter.h"
+#include "tutti/adapters/nn/layers/parameter.h"
 
 namespace tutti {
-class LayerKernels;  // kernels/layers/layer_kernels.h
+class LayerKernels;  // adapters/nn/kernels/layer_kernels.h
 }
 
 namespace tutti::nn {

@@ -8,10 +8,10 @@
 #include <limits>
 #include <utility>
 
+#include "tutti/adapters/nn/kernels/step_kernels.h"
 #include "tutti/adapters/sharded/norm.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
-#include "tutti/kernels/layers/step_kernels.h"
 #include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {

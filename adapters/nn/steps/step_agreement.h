@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/adapters/nn/loss.h"
-#include "tutti/adapters/nn/parameter.h"
+#include "tutti/adapters/nn/layers/loss.h"
+#include "tutti/adapters/nn/layers/parameter.h"
 #include "tutti/adapters/sampling/shares.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/deadline.h"
@@ -13,7 +13,7 @@
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {
-class KeptStepKernels;  // kernels/layers/step_kernels.h
+class KeptStepKernels;  // adapters/nn/kernels/step_kernels.h
 }
 
 namespace tutti::nn {

@@ -9,7 +9,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
 
 namespace tutti::nn {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/adapters/nn/parameter.h"
+#include "tutti/adapters/nn/layers/parameter.h"
 #include "tutti/core/communicator.h"
 
 // What the tests of optimizers in parts take for a model.

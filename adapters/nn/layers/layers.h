@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "tutti/adapters/nn/kernels/layer_shapes.h"
+#include "tutti/adapters/nn/layers/layer.h"
+
+namespace tutti {
+class Communicator;
+}
+
+namespace tutti::nn {
+
+struct LinearOptions {
+  bool bias = true;
+  // Standard deviation of normal initial weights. With 0 they are uniform, as in He et al. 2015.
+  double deviation = 0;
+};
+/// Maps [batch, ..., inputs] to [batch, ..., outputs]. Parameters: weight [outputs, inputs], bias
+/// [outputs].
+std::unique_ptr<Layer> linear(int64_t inputs, int64_t outputs, const LinearOptions& options = {});
+
+struct Conv2dOptions {
+  int64_t stride = 1;
+  int64_t padding = 0;
+  bool bias = true;
+};
+/// Maps [batch, in, h, w] to [batch, out, h', w']. Parameters: weight [out, in, kernel, kernel],
+/// bias [out].
+std::unique_ptr<Layer> conv2d(int64_t in, int64_t out, int64_t kernel,
+                              const Conv2dOptions& options = {});
+/// Like conv2d(), for [batch, in, depth, h, w] with weight [out, in, kernel, kernel, kernel].
+std::unique_ptr<Layer> conv3d(int64_t in, int64_t out, int64_t kernel,
+                              const Conv2dOptions& options = {});
+/// A stride of 0 means the kernel's size. Padding takes no part in a maximum or an average.
+std::unique_ptr<Layer> max_pool2d(int64_t kernel, int64_t stride = 0, int64_t padding = 0);
+std::unique_ptr<Layer> average_pool2d(int64_t kernel, int64_t stride = 0, int64_t padding = 0);
+/// Maps [batch, channels, h, w] to the mean of each channel, [batch, channels].
+std::unique_ptr<Layer> global_average_pool();
+
+std::unique_ptr<Layer> relu();
+std::unique_ptr<Layer> tanh();
+std::unique_ptr<Layer> gelu();  // the approximation by tanh
+/// Computes log softmax of each row of [batch, ..., classes].
+std::unique_ptr<Layer> log_softmax();
+/// In training, sets each element to zero with `probability` and divides the others by 1 -
+/// probability. The mask follows from the seed, the layer's name, the step and the element's
+/// position in the joined batch, so it is the same on any number of ranks. Throws
+/// Error(invalid_argument) for a probability outside of [0, 1).
+std::unique_ptr<Layer> dropout(double probability);
+/// Converts values to f32, bf16 or f16. The layers after it work on that dtype, with f32 arithmetic
+/// and parameters.
+std::unique_ptr<Layer> cast_to(DataType dtype);
+
+struct BatchNormOptions {
+  double epsilon = 1e-5;
+  double momentum = 0.1;  // weight of the new values in the running ones
+  double initial_weight = 1;
+};
+/// Normalizes [batch, channels, ...] per channel over all other dimensions. Evaluation uses running
+/// values, which are buffers of the model.
+std::unique_ptr<Layer> batch_norm(int64_t channels, const BatchNormOptions& options = {});
+/// Like batch_norm(), over the batches of all ranks, whose sizes may differ or be zero. Every rank
+/// must make the same passes, all in training or all in evaluation. Gradients are those of the
+/// joined batch if every rank's loss is divided by the same number; see Loss. The communicator must
+/// outlive the layer.
+std::unique_ptr<Layer> sync_batch_norm(Communicator& comm, int64_t channels,
+                                       const BatchNormOptions& options = {});
+/// Normalizes each row of [batch, ..., features].
+std::unique_ptr<Layer> layer_norm(int64_t features, double epsilon = 1e-5);
+
+struct EmbeddingOptions {
+  int64_t positions = 0;  // above 0: a row is added for each position of [batch, length]
+  double deviation = 0.02;
+};
+/// Maps indices i64[batch, ...] to rows of a table, f32[batch, ..., features]. Parameter: weight
+/// [rows, features].
+std::unique_ptr<Layer> embedding(int64_t rows, int64_t features,
+                                 const EmbeddingOptions& options = {});
+/// Multiplies [batch, ..., features] by the transposed table of an embedding. The results are
+/// logits, whose classes are the rows of the table. The model must have the embedding before this
+/// layer.
+std::unique_ptr<Layer> tied_linear(const Layer& embedding);
+/// Maps queries, keys and values [batch, length, 3 * heads * width] to [batch, length, heads *
+/// width].
+std::unique_ptr<Layer> attention(const AttentionOptions& options);
+
+/// Maps [batch, length, inputs] to the hidden values [batch, length, width] of every step. The
+/// hidden values before the first step are zero. Parameters: input_weight [gates * width, inputs],
+/// hidden_weight [gates * width, width], and a bias for each. Recurrence gives the order of the
+/// gates.
+std::unique_ptr<Layer> lstm(int64_t inputs, int64_t width);
+std::unique_ptr<Layer> gru(int64_t inputs, int64_t width);
+
+/// Maps pairs i64[batch, 2] of a row and a column to elements [batch, 1] of a matrix of low rank:
+/// the product of the row's and the column's features, plus a bias of each (Koren et al. 2009).
+std::unique_ptr<Layer> matrix_factorization(int64_t rows, int64_t columns, int64_t features);
+
+/// Adds the outputs of the body and the shortcut. Without a shortcut it adds the input to the
+/// body's output.
+std::unique_ptr<Layer> residual(std::unique_ptr<Layer> body,
+                                std::unique_ptr<Layer> shortcut = nullptr);
+/// Maps [batch, ...] to [batch, product of the other extents].
+std::unique_ptr<Layer> flatten();
+
+}  // namespace tutti::nn
