@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/nn/layers/chain.h"
 #include "tutti/adapters/nn/layers/layers.h"
 
 namespace tutti::nn {

@@ -1,4 +1,4 @@
-#include "tutti/adapters/nn/layers/layer.h"
+#include "tutti/adapters/nn/layers/layers.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
-#include "tutti/adapters/nn/layers/chain.h"
 #include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/base/error.h"
 

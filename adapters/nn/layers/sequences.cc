@@ -115,7 +115,8 @@ class TiedLinear final : public Layer {
 
 class Attention final : public Layer {
  public:
-  explicit Attention(const AttentionOptions& options) : options_(options) {}
+  explicit Attention(const AttentionOptions& options)
+      : options_{.heads = options.heads, .causal = options.causal} {}
   std::string kind() const override {
     return fmt::format("{}attention({})", options_.causal ? "causal_" : "", options_.heads);
   }
@@ -142,7 +143,7 @@ class Attention final : public Layer {
   }
 
  private:
-  const AttentionOptions options_;
+  const tutti::AttentionOptions options_;  // the kernels' options
 };
 
 }  // namespace

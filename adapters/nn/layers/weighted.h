@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
-#include "tutti/adapters/nn/layers/layer.h"
+#include "tutti/adapters/nn/layers/layers.h"
 
 namespace tutti::nn {
 
