@@ -1,5 +1,3 @@
-#include "tutti/adapters/nn/sharded_adam.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <new>
 
 #include "tutti/adapters/nn/kernels/optimizer_steps.h"
+#include "tutti/adapters/nn/sharded.h"
 #include "tutti/adapters/sharded/pages.h"
 #include "tutti/base/error.h"
 

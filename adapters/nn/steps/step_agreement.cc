@@ -1,5 +1,3 @@
-#include "tutti/adapters/nn/steps/step_agreement.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "tutti/adapters/nn/kernels/step_kernels.h"
+#include "tutti/adapters/nn/steps/steps.h"
 #include "tutti/adapters/sharded/norm.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"

@@ -8,7 +8,7 @@
 #include "tools/bench/cases/gradient_step.h"
 #include "tools/bench/report/figures.h"
 #include "tutti/adapters/nn/kernels/optimizer_steps.h"
-#include "tutti/adapters/nn/sharded_adam.h"
+#include "tutti/adapters/nn/sharded.h"
 #include "tutti/base/text.h"
 
 namespace tutti::bench {
