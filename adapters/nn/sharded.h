@@ -15,7 +15,7 @@
 #include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/adapters/nn/optimizers.h"
 #include "tutti/adapters/sharded.h"
-#include "tutti/adapters/sharded/placement.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/core/arena.h"
 
 namespace tutti {
