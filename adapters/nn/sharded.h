@@ -30,11 +30,15 @@ struct Gatherer {
   std::function<void(std::string_view name)> need, done;  // empty if parameters are whole
   /// The marks of parameters that were still divided when the optimizer was destroyed. With them,
   /// layers still refuse these parameters. It is empty while the optimizer exists.
-  std::vector<AbsentMemory> absent = {};
+  std::shared_ptr<const void> absent = {};
 };
 
 /// Wraps a layer so that its parameters are whole only while it computes.
 std::unique_ptr<Layer> gathered(std::unique_ptr<Layer> layer, std::shared_ptr<Gatherer> gatherer);
+
+/// Throws Error(invalid_argument), which names a parameter, while one of them is divided over the
+/// ranks.
+void require_whole(const std::vector<Parameter>& parameters);
 
 /// tutti::Sharded of a bundled optimizer. Lars and Lamb use the norms of the whole parameters.
 /// Gradients are reduced while backward goes on. The parameters must outlive this object.
@@ -78,7 +82,7 @@ class ShardedOptimizer : public Sharded<O> {
   /// Returns the whole parameters. In stage 3 it throws Error(invalid_argument) while one of them
   /// is divided; call need_all() first.
   const std::vector<Parameter>& parameters() const {
-    for (const auto& parameter : parameters_) require_present(parameter.name, parameter.value);
+    require_whole(parameters_);
     return parameters_;
   }
   void set_learning_rate(double rate) { this->optimizer().set_learning_rate(rate); }

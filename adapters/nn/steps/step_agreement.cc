@@ -8,7 +8,7 @@
 
 #include "tutti/adapters/nn/kernels/step_kernels.h"
 #include "tutti/adapters/nn/steps/steps.h"
-#include "tutti/adapters/sharded/norm.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
 #include "tutti/tensor/absent_memory.h"
