@@ -10,7 +10,7 @@
 
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/tensor/device_runtime.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 #include "tutti/tutti.h"
 
 namespace {

@@ -17,7 +17,7 @@
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/adapters/nn/kernels/optimizer_steps.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 namespace {

@@ -13,7 +13,7 @@
 #include "tests/support/expect_error.h"
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
 namespace {

@@ -12,7 +12,7 @@
 #include "tutti/adapters/nn/kernels/optimizer_steps.h"
 #include "tutti/adapters/nn/kernels/step_kernels.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 namespace {

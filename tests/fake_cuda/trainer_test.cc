@@ -11,7 +11,7 @@
 #include "tutti/adapters/optimizer.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::test {
 

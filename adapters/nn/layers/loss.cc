@@ -10,7 +10,7 @@
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
 

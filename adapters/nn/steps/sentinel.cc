@@ -8,7 +8,7 @@
 
 #include "tutti/adapters/nn/steps/steps.h"
 #include "tutti/base/error.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
 
