@@ -13,8 +13,8 @@
 
 #include "tutti/adapters/exchange/adasum.h"
 #include "tutti/adapters/exchange/alike.h"
-#include "tutti/adapters/exchange/methods.h"
 #include "tutti/adapters/exchange/noise_scale.h"
+#include "tutti/adapters/exchange/policy.h"
 #include "tutti/adapters/exchange/rounds.h"
 #include "tutti/adapters/optimizer.h"
 #include "tutti/adapters/sharded/placed_tensor.h"
@@ -25,7 +25,7 @@ namespace tutti {
 
 struct DistributedOptions {
   /// Selects what is exchanged, how often, and how the ranks' values are combined: a value from
-  /// methods.h or a policy of your own. It must be equal on all ranks.
+  /// policy.h or a policy of your own. It must be equal on all ranks.
   ExchangePolicy exchange = {};
   /// Take average if the trainer's gradient is the mean over its batch, as in most trainers. Take
   /// sum if it is the sum over the batch (tiny-dnn, plain loops without a division). With average,

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tutti/adapters/optimizer.h"
-#include "tutti/adapters/sharded/norm.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/adapters/sharded/sharded_parameters.h"
 #include "tutti/kernels/convert.h"
 
@@ -129,7 +130,7 @@ class Sharded {
   O& optimizer() { return optimizer_; }  // the optimizer of the shards
 
  protected:
-  std::vector<AbsentMemory> take_absent() { return parameters_.take_absent(); }
+  std::shared_ptr<const void> take_absent() { return parameters_.take_absent(); }
 
  private:
   template <class Parameters>

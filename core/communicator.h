@@ -13,7 +13,6 @@
 #include "tutti/base/cpp20.h"
 #include "tutti/collectives/collective.h"
 #include "tutti/core/settings/options.h"
-#include "tutti/core/settings/reduce_options.h"
 #include "tutti/core/settings/statistics.h"
 #include "tutti/core/shared_region.h"
 #include "tutti/core/work.h"

@@ -16,7 +16,7 @@
 #include "tutti/core/calls/communicator_state.h"
 #include "tutti/core/calls/persistent_offer.h"
 #include "tutti/kernels/reduce.h"
-#include "tutti/tensor/device_flags.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
 

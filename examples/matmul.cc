@@ -8,9 +8,9 @@
 #include <cstring>
 #include <string>
 
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/tensor/device_runtime.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 #include "tutti/tutti.h"
 
 namespace {

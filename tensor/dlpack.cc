@@ -1,5 +1,3 @@
-#include "tutti/tensor/dlpack.h"
-
 #include <dlpack/dlpack.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 

@@ -1,10 +1,9 @@
-#include "tutti/tensor/host_copy.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "tutti/tensor/absent_memory.h"
 #include "tutti/tensor/device_runtime.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 

@@ -10,6 +10,9 @@
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
 
+// This is DLPack's own struct (<dlpack/dlpack.h>), which Python's __dlpack__ capsules hold.
+struct DLManagedTensor;
+
 namespace tutti {
 
 /// A borrowed, dense tensor: pointer, shape, element type, device, and the stream on which its
@@ -175,5 +178,27 @@ class Tensor {
   TensorView view_;
   std::shared_ptr<void> owner_;
 };
+
+/// Copies a tensor's bytes to host memory, in the order of memory, after the work queued on its
+/// stream. Waits for that stream. A device's bytes pass through a few MiB of pinned memory, however
+/// large the tensor is. Throws the device's error, for example after a kernel that failed.
+void copy_to_host(std::byte* target, const ConstTensorView& source);
+/// Copies host memory to a tensor in the order of the tensor's stream. The copy is complete when
+/// this returns.
+void copy_from_host(const TensorView& target, const std::byte* source);
+/// Returns the tensor itself if its memory is the host's, else a host copy: see copy_to_host().
+Tensor on_host(const Tensor& tensor);
+
+/// Takes over a DLPack tensor without a copy. Its deleter is called once, by whichever thread
+/// releases the last Tensor on this memory. Throws Error(invalid_argument) for a tensor that a
+/// Tensor cannot represent (gaps between rows, several lanes, an unsupported type or device); the
+/// caller then still owns the DLPack tensor. Its contents become ready on `stream`.
+Tensor from_dlpack(DLManagedTensor* managed, StreamRef stream = {});
+
+/// Returns a DLPack tensor of the same memory, which it keeps alive until its deleter is called.
+/// The caller, or the code to which the caller passes the result, must call the deleter once.
+/// Pinned host memory counts as host memory here, and the tests' fake device is DLPack's extension
+/// device.
+DLManagedTensor* to_dlpack(const Tensor& tensor);
 
 }  // namespace tutti

@@ -19,7 +19,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/temporary_file.h"
 #include "tutti/base/text.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 

@@ -11,7 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
 #include "tutti/tensor/absent_memory.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/adapters/sharded/placement.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/tensor/dtype.h"
 #include "tutti/tensor/shape.h"
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "tutti/tensor/absent_memory.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 

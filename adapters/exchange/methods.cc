@@ -1,4 +1,4 @@
-#include "tutti/adapters/exchange/methods.h"
+#include "tutti/adapters/exchange/policy.h"
 
 namespace tutti {
 

@@ -1,5 +1,3 @@
-#include "tutti/adapters/nn/data_loader.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "tutti/adapters/nn/data.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/tensor/device_runtime.h"

@@ -1,5 +1,3 @@
-#include "tutti/adapters/nn/dataset.h"
-
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -8,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "tutti/adapters/nn/data.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/counter_random.h"
 

@@ -5,14 +5,11 @@
 /// tutti::distributed (adapters/distributed.h) makes it data-parallel.
 
 #include "tutti/adapters/distributed.h"
-#include "tutti/adapters/nn/data_loader.h"
-#include "tutti/adapters/nn/dataset.h"
-#include "tutti/adapters/nn/layers.h"
-#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/data.h"
+#include "tutti/adapters/nn/layers/layers.h"
+#include "tutti/adapters/nn/layers/loss.h"
 #include "tutti/adapters/nn/optimizers.h"
-#include "tutti/adapters/nn/schedules.h"
 #include "tutti/adapters/nn/sequential.h"
 #include "tutti/adapters/nn/sharded.h"
-#include "tutti/adapters/nn/steps/step_agreement.h"
-#include "tutti/adapters/nn/steps/step_meter.h"
+#include "tutti/adapters/nn/steps/steps.h"
 #include "tutti/adapters/nn/training_state.h"

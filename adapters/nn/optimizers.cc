@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
+#include "tutti/adapters/nn/kernels/step_kernels.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/layers/layer_kernels.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
-#include "tutti/kernels/layers/step_kernels.h"
 
 namespace tutti::nn {
 

@@ -1,7 +1,7 @@
 #include "tutti/adapters/nn/sequential.h"
 
-#include "tutti/adapters/nn/loss.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/loss.h"
 #include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/nn/layers.h"
-#include "tutti/adapters/nn/layers/chain.h"
+#include "tutti/adapters/nn/layers/layers.h"
 
 namespace tutti::nn {
 

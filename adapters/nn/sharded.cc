@@ -1,5 +1,7 @@
 #include "tutti/adapters/nn/sharded.h"
 
+#include "tutti/tensor/absent_memory.h"
+
 namespace tutti::nn {
 
 namespace {
@@ -43,6 +45,10 @@ class GatheredLayer : public Layer {
 
 std::unique_ptr<Layer> gathered(std::unique_ptr<Layer> layer, std::shared_ptr<Gatherer> gatherer) {
   return std::make_unique<GatheredLayer>(std::move(layer), std::move(gatherer));
+}
+
+void require_whole(const std::vector<Parameter>& parameters) {
+  for (const auto& parameter : parameters) require_present(parameter.name, parameter.value);
 }
 
 }  // namespace tutti::nn

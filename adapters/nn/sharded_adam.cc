@@ -1,14 +1,13 @@
-#include "tutti/adapters/nn/sharded_adam.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
+#include "tutti/adapters/nn/sharded.h"
 #include "tutti/adapters/sharded/pages.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::nn {
 

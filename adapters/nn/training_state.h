@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
-#include "tutti/adapters/nn/data_loader.h"
+#include "tutti/adapters/nn/data.h"
 #include "tutti/adapters/nn/sequential.h"
-#include "tutti/adapters/nn/steps/step_agreement.h"
+#include "tutti/adapters/nn/steps/steps.h"
 #include "tutti/adapters/optimizer.h"
 #include "tutti/adapters/sampling/sampler.h"
 

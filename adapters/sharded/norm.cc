@@ -1,10 +1,10 @@
-#include "tutti/adapters/sharded/norm.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/error.h"
+#include "tutti/core/communicator.h"
 
 namespace tutti {
 

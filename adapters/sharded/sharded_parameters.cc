@@ -9,6 +9,7 @@
 #include "tutti/adapters/exchange/alike.h"
 #include "tutti/adapters/sharded/pages.h"
 #include "tutti/base/error.h"
+#include "tutti/tensor/absent_memory.h"
 
 namespace tutti {
 
@@ -17,6 +18,19 @@ namespace {
 TensorView flat(const TensorView& tensor) { return tensor.reshaped(Shape{tensor.count()}); }
 
 }  // namespace
+
+struct ShardedParameters::Slot {
+  Whole whole;
+  Placement placement;
+  Shard shard;
+  Work reducing, gathering;
+  int gathers = 0;            // number of gathers in this step
+  bool is_announced = false;  // gradient_ready() was called in this step
+  bool is_whole = true;       // the value is whole
+  bool holds_value = true;    // the value is whole, or is being gathered
+  bool has_gradient = true;   // the gradient is held
+  AbsentMemory absent;        // set unless the slot holds the value
+};
 
 void ShardedParameters::check(const std::vector<Whole>& parameters) const {
   const auto refuse = [&](const std::string& why) {
@@ -295,9 +309,9 @@ void ShardedParameters::need_all() {
     if (slot.gathering) finish_gather(slot);
 }
 
-std::vector<AbsentMemory> ShardedParameters::take_absent() {
-  std::vector<AbsentMemory> all;
-  for (auto& slot : slots_) all.push_back(std::move(slot.absent));
+std::shared_ptr<const void> ShardedParameters::take_absent() {
+  auto all = std::make_shared<std::vector<AbsentMemory>>();
+  for (auto& slot : slots_) all->push_back(std::move(slot.absent));
   return all;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,7 +11,6 @@
 
 #include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/core/communicator.h"
-#include "tutti/tensor/absent_memory.h"
 
 namespace tutti {
 
@@ -43,9 +43,8 @@ struct ShardedMemory {
 /// Parameters of which each rank updates a part. reduce_scatter turns gradients into shards of
 /// their sum or mean, and allgather makes the values whole again. The memory that a stage divides
 /// is returned to the system but keeps its address, so that a trainer's pointers stay valid. The
-/// memory reads as zeros until it is gathered. Until then divided values are AbsentMemory, which
-/// the library's calls refuse. One thread steps and makes these calls; any thread may announce
-/// gradients.
+/// memory reads as zeros until it is gathered. Until then the library's calls refuse divided values.
+/// One thread steps and makes these calls; any thread may announce gradients.
 class ShardedParameters {
  public:
   /// A parameter of the trainer, f32 or f64 in host memory, row-major.
@@ -88,26 +87,15 @@ class ShardedParameters {
   /// some. A test or an export needs this.
   void need_all();
 
-  /// Returns the marks of the values that are divided now. With them the caller keeps the values
-  /// absent after this object has ended.
-  std::vector<AbsentMemory> take_absent();
+  /// Returns an object that owns the marks of the values that are divided now. While the caller
+  /// keeps it, the library's calls refuse these values, even after ShardedParameters has ended.
+  std::shared_ptr<const void> take_absent();
 
   ShardedMemory memory() const;       // held now
   ShardedMemory peak_memory() const;  // the maxima of both fields in the last step that ended
 
  private:
-  struct Slot {
-    Whole whole;
-    Placement placement;
-    Shard shard;
-    Work reducing, gathering;
-    int gathers = 0;            // number of gathers in this step
-    bool is_announced = false;  // gradient_ready() was called in this step
-    bool is_whole = true;       // the value is whole
-    bool holds_value = true;    // the value is whole, or is being gathered
-    bool has_gradient = true;   // the gradient is held
-    AbsentMemory absent;        // set unless the slot holds the value
-  };
+  struct Slot;
   Slot& slot_of(std::string_view name);
   void check(const std::vector<Whole>& parameters) const;
   void set_out(Slot& slot);

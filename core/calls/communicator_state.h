@@ -14,7 +14,6 @@
 #include "tutti/core/meeting/bootstrap.h"
 #include "tutti/core/scheduling/work_state.h"
 #include "tutti/core/settings/options.h"
-#include "tutti/core/settings/reduce_options.h"
 
 namespace tutti {
 

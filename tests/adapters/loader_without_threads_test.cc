@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tutti/adapters/nn/data_loader.h"
+#include "tutti/adapters/nn/data.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/support/ranks.h"
-#include "tutti/adapters/exchange/methods.h"
+#include "tutti/adapters/exchange/policy.h"
 #include "tutti/adapters/torch/distributed.h"
 
 namespace {

@@ -66,12 +66,15 @@ TEST_F(PlantedTree, AnIncludeThatPointsUpIsFound) {
   plant("base/text.cc", "\n#include \"tutti/tensor/dtype.h\"\n");
   plant("core/engine.h", "  #  include <tutti/nn.h>\n");
   plant("backends/shm/shm.cc", "#include \"tutti/tutti.h\"\n");
-  plant("kernels/layers/conv.cu", "#include \"tutti/backends/store.h\"  // why not\n");
+  plant("kernels/cuda/pack.cu", "#include \"tutti/backends/store.h\"  // why not\n");
+  plant("kernels/reduce.cc", "#include \"tutti/adapters/nn/kernels/layer_kernels.h\"\n");
   EXPECT_THAT(faults(),
               ElementsAre("backends/shm/shm.cc:1: include of tutti/tutti.h points up",
                           "base/text.cc:2: include of tutti/tensor/dtype.h points up",
                           "core/engine.h:1: include of tutti/nn.h points up",
-                          "kernels/layers/conv.cu:1: include of tutti/backends/store.h points up"));
+                          "kernels/cuda/pack.cu:1: include of tutti/backends/store.h points up",
+                          "kernels/reduce.cc:1: include of "
+                          "tutti/adapters/nn/kernels/layer_kernels.h points up"));
 }
 
 TEST_F(PlantedTree, AnIncludeOfAnotherBackendIsFound) {
@@ -85,6 +88,7 @@ TEST_F(PlantedTree, AnIncludeOfAnotherBackendIsFound) {
 }
 
 TEST_F(PlantedTree, AnIncludeThatPointsUpTheRoomsIsFound) {
+  plant("adapters/nn/kernels/conv.cc", "#include \"tutti/adapters/nn/layers/layers.h\"\n");
   plant("backends/backend.h", "#include \"tutti/backends/stream/frame.h\"\n");
   plant("base/process/cores.h", "#include \"tutti/base/error.h\"\n");
   plant("backends/shared/pipeline.h", "#include \"tutti/backends/tcp/connector.h\"\n");
@@ -99,6 +103,8 @@ TEST_F(PlantedTree, AnIncludeThatPointsUpTheRoomsIsFound) {
   EXPECT_THAT(
       faults(),
       ElementsAre(
+          "adapters/nn/kernels/conv.cc:1: include of tutti/adapters/nn/layers/layers.h points up "
+          "the rooms",
           "backends/backend.h:1: include of tutti/backends/stream/frame.h points up the rooms",
           "backends/shared/pipeline.h:1: include of tutti/backends/tcp/connector.h points up "
           "the rooms",

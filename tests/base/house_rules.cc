@@ -66,7 +66,7 @@ const std::vector<House>& houses() {
   static const std::vector<House> kHouses = {
       {"base", {"process", ""}},
       // The lower rooms hold kernels, which the device launches.
-      {"kernels/cuda", {"pack", "flags", "steps", "layers", "libraries", "trainer", "device", ""}},
+      {"kernels/cuda", {"pack", "flags", "device", ""}},
       {"collectives/algorithms", {""}, true},
       // The folder's own files are the contract; the neighbours are the backends.
       {"backends",
@@ -77,6 +77,8 @@ const std::vector<House>& houses() {
         "meeting", "calls", "membership", ""}},
       // The neighbours are languages and trainers, which may use the C interface.
       {"adapters", {"exchange", "sampling", "sharded", "checkpoint", "c", ""}, true},
+      {"adapters/nn", {"kernels", "layers", "steps", ""}},
+      {"adapters/nn/kernels/cuda", {"steps", "layers", "libraries", "trainer", ""}},
       {"tools/bench", {"workload", "report", "cases", ""}},
       {"tests/backends", {"support", "conformance", "fake_nccl"}, true},
   };

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "tutti/collectives/kinds.h"
+#include "tutti/collectives/collective.h"
 #include "tutti/collectives/schedule.h"
 
 namespace tutti {

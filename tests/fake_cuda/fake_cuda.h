@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tests/tensor/fake_device.h"
+#include "tutti/adapters/nn/kernels/cuda/layers/kernel_list.h"
+#include "tutti/adapters/nn/kernels/cuda/libraries/libraries.h"
 #include "tutti/kernels/cuda/device/memory_pool.h"
-#include "tutti/kernels/cuda/layers/kernel_list.h"
-#include "tutti/kernels/cuda/libraries/libraries.h"
 
 namespace tutti::test {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tests/fake_cuda/fake_cuda.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 
 namespace tutti::test {
 

@@ -12,12 +12,12 @@
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
-#include "tutti/kernels/cuda/libraries/descriptor.h"
-#include "tutti/kernels/cuda/trainer/products.h"
-#include "tutti/kernels/layers/layer_kernels.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
+#include "tutti/adapters/nn/kernels/cuda/libraries/descriptor.h"
+#include "tutti/adapters/nn/kernels/cuda/trainer/products.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 namespace {

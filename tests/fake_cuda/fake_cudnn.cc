@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "tests/fake_cuda/fake_cuda.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/kernels/convert.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::test {
 

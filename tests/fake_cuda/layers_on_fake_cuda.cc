@@ -6,7 +6,7 @@
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/nn/hosted_layers.h"
 #include "tests/nn/layer_check.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 
 namespace tutti {
 namespace {

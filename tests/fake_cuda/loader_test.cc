@@ -11,9 +11,9 @@
 
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/support/expect_error.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
 namespace {

@@ -1,11 +1,11 @@
 // The exports of libtutti_device_fake.so: the fake device and its layers, for `--device fake-cuda`.
 
 #include "tests/fake_cuda/fake_cuda.h"
-#include "tutti/kernels/cuda/trainer/gpu_layer_kernels.h"
-#include "tutti/kernels/cuda/trainer/gpu_steps.h"
-#include "tutti/kernels/layers/layer_kernels.h"
-#include "tutti/kernels/layers/layer_plugin.h"
-#include "tutti/kernels/layers/step_kernels.h"
+#include "tutti/adapters/nn/kernels/cuda/trainer/gpu_layer_kernels.h"
+#include "tutti/adapters/nn/kernels/cuda/trainer/gpu_steps.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_plugin.h"
+#include "tutti/adapters/nn/kernels/step_kernels.h"
 #include "tutti/tensor/device_plugin.h"
 
 namespace tutti {

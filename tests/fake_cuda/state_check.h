@@ -15,7 +15,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::test {
 

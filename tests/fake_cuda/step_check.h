@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "tests/nn/layer_check.h"
-#include "tutti/kernels/layers/layer_kernels.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
-#include "tutti/kernels/layers/step_kernels.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
+#include "tutti/adapters/nn/kernels/step_kernels.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::test {
 

@@ -9,10 +9,10 @@
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
-#include "tutti/kernels/layers/step_kernels.h"
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
+#include "tutti/adapters/nn/kernels/step_kernels.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 namespace {

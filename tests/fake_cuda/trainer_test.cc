@@ -9,9 +9,9 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/adapters/optimizer.h"
-#include "tutti/adapters/sharded/norm.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/nn.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 namespace {

@@ -7,7 +7,7 @@
 #include "tests/nn/hosted_layers.h"
 #include "tests/nn/layer_check.h"
 #include "tests/support/gpu.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 
 namespace tutti {
 namespace {

@@ -1,3 +1,5 @@
+#include "tutti/adapters/nn/data.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -11,8 +13,6 @@
 #include <set>
 
 #include "tests/support/expect_error.h"
-#include "tutti/adapters/nn/data_loader.h"
-#include "tutti/adapters/nn/dataset.h"
 #include "tutti/base/error.h"
 
 namespace tutti::nn {

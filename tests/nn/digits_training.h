@@ -17,7 +17,7 @@
 #include "tests/support/ranks.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/device_runtime.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::test {
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/kernels/layers/layer_kernels.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::test {
 

@@ -1,6 +1,6 @@
 // Models made of layers: gradients compared with finite differences, names, contexts and refusals.
 
-#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/layers/layers.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
-#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/layers/loss.h"
 #include "tutti/adapters/nn/sequential.h"
 #include "tutti/base/error.h"
 

@@ -4,8 +4,6 @@
 
 #include <cmath>
 
-#include "tutti/adapters/nn/schedules.h"
-
 namespace tutti::nn {
 namespace {
 

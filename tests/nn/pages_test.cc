@@ -16,7 +16,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/adapters/distributed.h"
-#include "tutti/adapters/exchange/methods.h"
+#include "tutti/adapters/exchange/policy.h"
 #include "tutti/adapters/nn/sharded.h"
 #include "tutti/nn.h"
 

@@ -9,9 +9,9 @@
 
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
-#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/loss.h"
 #include "tutti/adapters/nn/sequential.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti {
 namespace {

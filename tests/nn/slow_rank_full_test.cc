@@ -11,7 +11,7 @@
 
 #include "tests/support/cpu_quota.h"
 #include "tests/support/ranks.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
 #include "tutti/kernels/counter_random.h"
 #include "tutti/nn.h"
 

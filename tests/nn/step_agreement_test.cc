@@ -1,8 +1,6 @@
 // The values that ranks agree on in each step: samples, skipped steps, loss scale and clipping.
 // Also covers the sentinel, and training in 16 bits.
 
-#include "tutti/adapters/nn/steps/step_agreement.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,6 +15,7 @@
 #include "tests/nn/layer_check.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tutti/adapters/nn/steps/steps.h"
 #include "tutti/nn.h"
 
 namespace tutti::nn {

@@ -1,7 +1,5 @@
 // StepMeter: the line of each step, and the rate of all steps but the first.
 
-#include "tutti/adapters/nn/steps/step_meter.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/ranks.h"
+#include "tutti/adapters/nn/steps/steps.h"
 #include "tutti/nn.h"
 
 namespace tutti::nn {

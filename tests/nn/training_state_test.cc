@@ -10,8 +10,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
-#include "tutti/adapters/nn/layers.h"
-#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/layers/layers.h"
+#include "tutti/adapters/nn/layers/loss.h"
 #include "tutti/adapters/nn/sharded.h"
 #include "tutti/nn.h"
 

@@ -1,5 +1,3 @@
-#include "tutti/tensor/dlpack.h"
-
 #include <dlpack/dlpack.h>
 #include <gmock/gmock.h>
 
@@ -8,6 +6,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti {
 namespace {

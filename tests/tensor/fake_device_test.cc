@@ -10,7 +10,6 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/tensor/host_copy.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti {

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "tutti/tensor/device_flags.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti {
 

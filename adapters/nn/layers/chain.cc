@@ -1,4 +1,4 @@
-#include "tutti/adapters/nn/layers/chain.h"
+#include "tutti/adapters/nn/layers/layers.h"
 
 #include <fmt/format.h>
 

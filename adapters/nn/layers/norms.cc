@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/core/communicator.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/layers/layer_kernels.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
 

@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include "tutti/adapters/nn/layers.h"
-#include "tutti/adapters/nn/layers/chain.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 

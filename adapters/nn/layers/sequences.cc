@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
 #include "tutti/base/error.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 
@@ -115,7 +115,8 @@ class TiedLinear final : public Layer {
 
 class Attention final : public Layer {
  public:
-  explicit Attention(const AttentionOptions& options) : options_(options) {}
+  explicit Attention(const AttentionOptions& options)
+      : options_{.heads = options.heads, .causal = options.causal} {}
   std::string kind() const override {
     return fmt::format("{}attention({})", options_.causal ? "causal_" : "", options_.heads);
   }
@@ -142,7 +143,7 @@ class Attention final : public Layer {
   }
 
  private:
-  const AttentionOptions options_;
+  const tutti::AttentionOptions options_;  // the kernels' options
 };
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/adapters/nn/layers/layer.h"
-#include "tutti/kernels/layers/layer_kernels.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/layers.h"
 
 namespace tutti::nn {
 

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "tutti/adapters/nn/layers.h"
+#include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/adapters/nn/layers/weighted.h"
-#include "tutti/kernels/layers/layer_kernels.h"
 
 namespace tutti::nn {
 

@@ -6,9 +6,9 @@
 #include <map>
 #include <string>
 
-#include "tutti/adapters/nn/steps/step_agreement.h"
+#include "tutti/adapters/nn/steps/steps.h"
 #include "tutti/base/error.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
 

@@ -1,5 +1,3 @@
-#include "tutti/adapters/nn/steps/step_agreement.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +6,11 @@
 #include <limits>
 #include <utility>
 
-#include "tutti/adapters/sharded/norm.h"
+#include "tutti/adapters/nn/kernels/step_kernels.h"
+#include "tutti/adapters/nn/steps/steps.h"
+#include "tutti/adapters/sharded/placed_tensor.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/convert.h"
-#include "tutti/kernels/layers/step_kernels.h"
 #include "tutti/tensor/absent_memory.h"
 
 namespace tutti::nn {

@@ -1,8 +1,8 @@
-#include "tutti/adapters/nn/steps/step_meter.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
+
+#include "tutti/adapters/nn/steps/steps.h"
 
 namespace tutti::nn {
 

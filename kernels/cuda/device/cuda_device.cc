@@ -13,8 +13,8 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/cuda/device/calls.h"
+#include "tutti/kernels/cuda/device/range.h"
 #include "tutti/kernels/cuda/flags/flags.h"
-#include "tutti/kernels/cuda/libraries/range.h"
 #include "tutti/kernels/cuda/pack/launch.h"
 
 namespace tutti::cuda {

@@ -17,7 +17,7 @@
 //   rounds then return immediately.
 
 #include "tutti/kernels/cuda/pack/reduce_tile.h"
-#include "tutti/tensor/device_flags.h"
+#include "tutti/tensor/device_runtime.h"
 
 namespace tutti::cuda {
 

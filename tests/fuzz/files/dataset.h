@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "tests/fuzz/harness.h"
-#include "tutti/adapters/nn/dataset.h"
+#include "tutti/adapters/nn/data.h"
 #include "tutti/base/error.h"
 
 namespace tutti::fuzz {

@@ -10,7 +10,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tutti/nn.h"
 #include "tutti/tensor/absent_memory.h"
-#include "tutti/tensor/host_copy.h"
+#include "tutti/tensor/tensor.h"
 
 namespace tutti::nn {
 namespace {

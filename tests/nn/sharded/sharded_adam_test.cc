@@ -1,7 +1,5 @@
 // Adam fused with the reduction is compared with an allreduce followed by an ordinary Adam step.
 
-#include "tutti/adapters/nn/sharded_adam.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -9,7 +7,8 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
+#include "tutti/adapters/nn/sharded.h"
 
 namespace tutti::nn {
 namespace {

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/adapters/distributed.h"
-#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/layers/loss.h"
 #include "tutti/adapters/nn/sequential.h"
 #include "tutti/adapters/nn/sharded.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/adapters/nn/parameter.h"
+#include "tutti/adapters/nn/layers/parameter.h"
 #include "tutti/core/communicator.h"
 
 // The parameters that stand for a model in the tests of sharded optimizers.

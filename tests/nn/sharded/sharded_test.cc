@@ -17,7 +17,7 @@
 #include "tests/support/scratch_folder.h"
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/adapters/distributed.h"
-#include "tutti/adapters/nn/loss.h"
+#include "tutti/adapters/nn/layers/loss.h"
 #include "tutti/adapters/nn/sequential.h"
 
 namespace tutti::nn {

@@ -7,9 +7,9 @@
 #include "tools/bench/cases/cases.h"
 #include "tools/bench/cases/gradient_step.h"
 #include "tools/bench/report/figures.h"
-#include "tutti/adapters/nn/sharded_adam.h"
+#include "tutti/adapters/nn/kernels/optimizer_steps.h"
+#include "tutti/adapters/nn/sharded.h"
 #include "tutti/base/text.h"
-#include "tutti/kernels/layers/optimizer_steps.h"
 
 namespace tutti::bench {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tutti/base/check.h"
-#include "tutti/collectives/kinds.h"
+#include "tutti/collectives/collective.h"
 
 namespace tutti::bench {
 
