@@ -243,7 +243,8 @@ bool read_array(PyObject* row, std::string& name, std::vector<int64_t>& shape,
     return false;
   }
   if (shape.size() > TUTTI_MAX_DIMENSIONS) {
-    refuse("\"" + name + "\" has " + std::to_string(shape.size()) + " dimensions (want at most 8)");
+    refuse("\"" + name + "\" has " + std::to_string(shape.size()) +
+           " dimensions (at most 8 are possible)");
     return false;
   }
   array.dimensions = static_cast<int32_t>(shape.size());

@@ -137,7 +137,7 @@ DeviceDescription CudaDevice::describe(int device) {
                                 static_cast<int64_t>(properties.totalGlobalMem)};
   const auto& its = state(device);
   if (!its.has_word_commands)
-    description.notes.push_back("no stream memory operations: kernels wait for words instead");
+    description.notes.push_back("no stream memory operations: kernels wait for flags instead");
   if (!its.has_pools)
     description.notes.push_back("no memory pools: giving memory back to the driver waits for it");
   return description;
