@@ -174,7 +174,7 @@ TEST(Chooser, RefusesWhatItCannotRead) {
   EXPECT_THAT(refusal("allreduce:5-5=ring"), HasSubstr("the range \"5-5=ring\" is empty"));
   EXPECT_THAT(refusal("allreduce:-5-7=ring"), HasSubstr("is no size"));
   EXPECT_THAT(refusal("allreduce:0-inf=chain"),
-              HasSubstr("no algorithm \"chain\" for allreduce (expected auto, ring,  "));
+              HasSubstr("no algorithm \"chain\" for allreduce (expected auto, ring, "));
   EXPECT_THAT(refusal("allreduce:0-inf=ucx/rign"),
               HasSubstr("no algorithm \"rign\" for allreduce, did you mean \"ring\"?"));
   EXPECT_THAT(refusal("allreduce:0-inf=/ring"), HasSubstr("expected a backend before the slash"));

@@ -95,7 +95,7 @@ TEST(ArenaLayout, WhatCannotBeIsRefusedInOneLine) {
                       HasSubstr("an arena is in host memory; use backend peer or nccl")));
     EXPECT_THAT(make({.name = "w", .shape = {int64_t{1} << 62}}), HasSubstr("16 TiB"));
     EXPECT_THAT(make({.name = "w", .shape = {2}, .may_be_left_out = true}, ReduceOp::max),
-                AllOf(HasSubstr("\"w\""), HasSubstr("sum and average"), HasSubstr("not of max")));
+                AllOf(HasSubstr("\"w\""), HasSubstr("sum and average"), HasSubstr("not max")));
     EXPECT_THAT(refusal([&] {
                   GradientArena(
                       comm, {{.name = "w", .shape = {2}, .may_be_left_out = true}}, {},

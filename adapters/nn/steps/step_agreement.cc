@@ -184,10 +184,11 @@ void StepAgreement::settle(bool is_skipped) {
   clean = 0;
   ++skipped;
   if (++in_a_row > static_cast<double>(options_.most_skips))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("step agreement: {} steps in a row had a loss or a gradient that is no "
-                            "number; lower the learning rate, or look for the layer it comes from",
-                            in_a_row));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("step agreement: {} steps in a row had a loss or a gradient that is not "
+                    "finite; lower the learning rate, or look for the layer it comes from",
+                    in_a_row));
   if (options.first > options.least && scale <= options.least)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("step agreement: a gradient is not finite at the least loss scale, {}; "
