@@ -66,7 +66,7 @@ class Distributed {
     if (options.backward_passes_per_step < 1)
       throw Error(ErrorCode::invalid_argument,
                   "backward_passes_per_step is " +
-                      std::to_string(options.backward_passes_per_step) + ", want at least 1");
+                      std::to_string(options.backward_passes_per_step) + ", expected at least 1");
     check_policy(options.exchange);
     check_noise_policy(options.noise, options.backward_passes_per_step, comm.size());
     check_settings_alike(comm, settings());
@@ -119,7 +119,7 @@ class Distributed {
     const auto found = index_.find(name);
     if (found == index_.end())
       throw Error(ErrorCode::invalid_argument,
-                  "\"" + std::string(name) + "\" is no parameter of the distributed optimizer")
+                  "\"" + std::string(name) + "\" is not a parameter of the distributed optimizer")
           .with_tensor(name);
     const std::lock_guard lock(mutex_);
     auto& slot = slots_[found->second];
@@ -330,10 +330,10 @@ class Distributed {
     if (policy.momenta != Momenta::own && momenta.empty())
       throw Error(ErrorCode::invalid_argument,
                   "exchange policy: momenta are to be averaged or zeroed, but the optimizer has no "
-                  "state(); want own");
+                  "state(); use momenta=own");
     if (policy.outer.kind == OuterStep::Kind::slow_momentum && !Traits::kHasLearningRate)
       throw Error(ErrorCode::invalid_argument,
-                  "exchange policy: outer=slow_momentum wants an optimizer with learning_rate()");
+                  "exchange policy: outer=slow_momentum needs an optimizer with learning_rate()");
     rounds_.emplace(comm_, policy, reduce_, std::move(values), std::move(momenta));
   }
 
@@ -345,17 +345,17 @@ class Distributed {
     const auto& policy = options_.exchange;
     want(policy.what == Exchanged::gradients,
          std::string("what=") + (policy.what == Exchanged::changes ? "changes" : "parameters") +
-             "; want gradients");
-    want(policy.combination == Combination::mean, "combination=adasum; want mean");
+             "; use what=gradients");
+    want(policy.combination == Combination::mean, "combination=adasum; use combination=mean");
     want(options_.op == ReduceOp::average,
-         "op=" + std::string(to_string(options_.op)) + "; want average");
+         "op=" + std::string(to_string(options_.op)) + "; use op=average");
     for (const auto& slot : slots_)
       if ((slot.gradient.dtype() != DataType::f32 && slot.gradient.dtype() != DataType::f64) ||
           slot.gradient.device().kind != DeviceKind::cpu)
         throw Error(ErrorCode::invalid_argument, "noise policy: gradient of \"" + slot.name +
                                                      "\" is " +
                                                      std::string(to_string(slot.gradient.dtype())) +
-                                                     ", want f32 or f64 in host memory")
+                                                     ", expected f32 or f64 in host memory")
             .with_tensor(slot.name);
     noise_.emplace(options_.noise, options_.backward_passes_per_step, comm_.size());
   }

@@ -35,7 +35,7 @@ const std::string& Context::setting(std::string_view variable) const {
   for (const auto& [name, value] : settings) names.push_back(name);
   const auto nearest = nearest_word(variable, names);
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("a backend asks for {}, which is no setting of backends{}", variable,
+              fmt::format("a backend asks for {}, which is not a setting of backends{}", variable,
                           nearest ? fmt::format(" (did it mean {}?)", *nearest) : ""));
 }
 

@@ -68,10 +68,9 @@ class Parser {
     if (!seen_.insert(name).second) refuse(fmt::format("{} comes twice", name));
     if (name == kNetName) {
       if (!is_plain(value))
-        refuse(
-            fmt::format("{} wants the name of one of NCCL's networks, such as Socket or IB, "
-                        "but got \"{}\"",
-                        kNetName, value));
+        refuse(fmt::format(
+            "{} must be the name of one of NCCL's networks, such as Socket or IB, but got \"{}\"",
+            kNetName, value));
       settings_.net_name = value;
       return;
     }
@@ -80,13 +79,13 @@ class Parser {
     if (number == std::end(kNumbers)) {
       const auto names = known_names();
       const auto nearest = nearest_word(name, names);
-      refuse(nearest ? fmt::format("\"{}\" is no setting (did you mean {}?)", name, *nearest)
-                     : fmt::format("\"{}\" is no setting (want NAME=VALUE of {})", name,
+      refuse(nearest ? fmt::format("\"{}\" is not a setting (did you mean {}?)", name, *nearest)
+                     : fmt::format("\"{}\" is not a setting (expected NAME=VALUE of {})", name,
                                    fmt::join(names, ", ")));
     }
     const auto parsed = parse_integer(value, number->low, number->high);
     if (!parsed)
-      refuse(fmt::format("{} wants a number from {} to {}, but got \"{}\"", name, number->low,
+      refuse(fmt::format("{} must be a number from {} to {}, but got \"{}\"", name, number->low,
                          number->high, value));
     settings_.*number->field = static_cast<int>(*parsed);
   }

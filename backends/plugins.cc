@@ -79,7 +79,7 @@ const BackendPlugin& load_plugin(const std::string& name, const std::string& fil
       file, {"backend", "tutti_backend_plugin", kBackendAbi, "use another backend"}));
   if (plugin->name == nullptr || plugin->name != name || plugin->connect == nullptr)
     throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} holds no backend \"{}\" but \"{}\"{}; build it anew", file, name,
+                fmt::format("{} holds no backend \"{}\" but \"{}\"{}; build it again", file, name,
                             plugin->name ? plugin->name : "",
                             plugin->connect ? "" : ", which cannot connect"));
   return *plugin;
@@ -91,7 +91,7 @@ const BackendPlugin& find_backend(std::string_view name, std::span<const std::st
   if (!is_name(name))
     throw Error(
         ErrorCode::unavailable,
-        fmt::format("there is no backend {:?}; names are of lower-case letters, digits and _",
+        fmt::format("there is no backend {:?}; a name consists of lower-case letters, digits and _",
                     name));
   const auto all = searched(folders);
   for (const auto& folder : all) {

@@ -22,7 +22,7 @@ namespace {
 void check_whole(const std::string& file) {
   const auto damaged = [&](std::string_view what) {
     return Error(ErrorCode::corrupt_data,
-                 fmt::format("{} {}; install it anew, or remove it", file, what));
+                 fmt::format("{} {}; install it again, or remove it", file, what));
   };
   std::ifstream stream(file, std::ios::binary | std::ios::ate);
   if (!stream)
@@ -38,7 +38,7 @@ void check_whole(const std::string& file) {
   Elf64_Ehdr header;
   if (!read(0, &header, sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
       header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr))
-    throw damaged("is no shared library for this machine");
+    throw damaged("is not a shared library for this machine");
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr part;
     if (!read(header.e_phoff + i * sizeof part, &part, sizeof part) || part.p_offset > size ||
@@ -77,15 +77,14 @@ const void* load_plugin_record(const std::string& file, const PluginKind& kind) 
   }
   const auto* record = ::dlsym(library, std::string(kind.symbol).c_str());
   if (record == nullptr)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} is no {}: it has no {}; remove it", file, kind.noun, kind.symbol));
+    throw Error(ErrorCode::corrupt_data, fmt::format("{} is not a {}: it has no {}; remove it",
+                                                     file, kind.noun, kind.symbol));
   uint32_t abi = 0;
   std::memcpy(&abi, record, sizeof abi);
   if (abi != kind.abi)
-    throw Error(ErrorCode::version,
-                fmt::format("{} was built for plugin ABI {}, this library has {}; build it anew "
-                            "against this version",
-                            file, abi, kind.abi));
+    throw Error(ErrorCode::version, fmt::format("{} was built for plugin ABI {}, this library has "
+                                                "{}; build it again against this version",
+                                                file, abi, kind.abi));
   return record;
 }
 

@@ -37,7 +37,7 @@ Error not_private(const std::string& path, const struct stat& seen, std::string_
   return {ErrorCode::authentication,
           fmt::format("{} is a {} of user {} with mode {:04o}, through which another user could "
                       "plant the job's secret; expected a {} of user {} with mode {:04o}. Name a "
-                      "folder that is not there yet, or remove what others may write",
+                      "folder that does not exist yet, or remove the others' write permission",
                       path, kind_of(seen.st_mode), seen.st_uid, seen.st_mode & 07777, wanted,
                       ::geteuid(), wanted_mode)};
 }

@@ -59,8 +59,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--backend", default="tcp", help="that counts what it sends")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these methods")
+    parser.add_argument("--backend", default="tcp", help="must count the bytes that it sends")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these methods")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
     options = parser.parse_args()
     seeds = [int(seed) for seed in options.seeds.split(",")]

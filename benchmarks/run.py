@@ -61,17 +61,17 @@ def claim(folder):
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("--quick", action="store_true",
-                        help="within 5 minutes: fewer sizes and rounds, every figure")
+                        help="end within 5 minutes: all figures, but fewer sizes and rounds")
     parser.add_argument("--only", metavar="PATTERN", action="append",
                         help="only figures of these names (shell patterns; may be repeated)")
-    parser.add_argument("--json", metavar="FILE", help="one row a figure, as a JSON list")
+    parser.add_argument("--json", metavar="FILE", help="write a JSON list with a row for each figure")
     parser.add_argument("--compare", metavar="OLD.json",
                         help="fail if a ratio is worse than in these earlier results")
-    parser.add_argument("--list", action="store_true", help="print the figures and leave")
-    parser.add_argument("--rounds", type=int, help="stop after so many rounds")
-    parser.add_argument("--minutes", type=float, help="start no round that would end later")
+    parser.add_argument("--list", action="store_true", help="print the names of the figures and exit")
+    parser.add_argument("--rounds", type=int, help="stop after this many rounds")
+    parser.add_argument("--minutes", type=float, help="start no round that would end after this time")
     parser.add_argument("--wait", type=int, metavar="SECONDS",
-                        help="wait so long in all for good placement (default 600; quick 20)")
+                        help="wait at most this long in all for good cores (default 600; quick 20)")
     parser.add_argument("--fresh", action="store_true",
                         help="forget what an interrupted run of this commit measured")
     parser.add_argument("--torch", metavar="PYTHON", default="",
@@ -80,9 +80,9 @@ def parse_arguments():
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release",
                         help="the build folder (default build/release)")
     parser.add_argument("--save", metavar="NAME",
-                        help="write the table of --only, too, under this name")
+                        help="with --only: also write the table, under this name")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results",
-                        help="where table and plot go (default benchmarks/results)")
+                        help="folder for table and plot (default benchmarks/results)")
     return parser.parse_args()
 
 

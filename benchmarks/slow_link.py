@@ -57,7 +57,7 @@ def train(options, network, words, seed, port):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", default="100mbit", help="of the link, each way, as tc says it")
+    parser.add_argument("--rate", default="100mbit", help="rate of the link each way, as tc writes it")
     parser.add_argument("--until", type=float, default=97)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")

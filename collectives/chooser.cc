@@ -109,18 +109,19 @@ bool fits(const Rule& rule, const Question& question, const Thresholds& threshol
 [[noreturn]] void refuse_name(std::string_view part, std::string_view what, std::string_view name,
                               std::string_view whose, const std::vector<std::string>& names) {
   const auto nearest = nearest_word(name, names);
-  refuse(part, fmt::format("there is no {} \"{}\"{}{} (want {})", what, name, whose,
+  refuse(part, fmt::format("there is no {} \"{}\"{}{} (expected {})", what, name, whose,
                            nearest ? fmt::format(", did you mean \"{}\"?", *nearest) : "",
                            fmt::join(names, ", ")));
 }
 
 void require_rank_order(const Algorithm& algorithm) {
   if (algorithm.reduces_in_rank_order) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("the algorithm {} of {} does not reduce in rank order, as "
-                          "determinism=rank_order asks; leave it out of the choice of algorithms "
-                          "or ask for another determinism",
-                          algorithm.name, to_string(algorithm.kind)));
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format(
+          "the algorithm {} of {} does not reduce in rank order, as determinism=rank_order "
+          "requires; leave it out of the choice of algorithms, or choose another determinism",
+          algorithm.name, to_string(algorithm.kind)));
 }
 
 CollectiveKind read_kind(std::string_view part, std::string_view name) {
@@ -154,7 +155,8 @@ int64_t read_size(std::string_view part, std::string_view text) {
   const auto size = parse_size(text);
   if (!size)
     refuse(part,
-           fmt::format("\"{}\" is no size (want digits and an optional K, M or G, or inf)", text));
+           fmt::format("\"{}\" is not a size (expected digits and an optional K, M or G, or inf)",
+                       text));
   return *size;
 }
 
@@ -171,18 +173,18 @@ Chooser::Chooser(std::string_view scores, Determinism determinism, Thresholds th
   if (scores.empty()) return;
   for (const auto& part : split_text(scores, ';')) {
     const auto colon = part.find(':');
-    if (colon == std::string::npos) refuse(part, "want a collective, a colon and ranges");
+    if (colon == std::string::npos) refuse(part, "expected a collective, a colon and ranges");
     const auto kind = read_kind(part, std::string_view(part).substr(0, colon));
     for (const auto& range : split_text(std::string_view(part).substr(colon + 1), ',')) {
       const std::string_view text = range;
       const auto equals = text.find('='), dash = text.find('-');
-      if (equals == text.npos || dash > equals) refuse(part, "want ranges like 0-32K=ring");
+      if (equals == text.npos || dash > equals) refuse(part, "expected ranges like 0-32K=ring");
       const int64_t low = read_size(part, text.substr(0, dash));
       const int64_t high = read_size(part, text.substr(dash + 1, equals - dash - 1));
       if (low >= high) refuse(part, fmt::format("the range \"{}\" is empty", range));
       const auto chosen = text.substr(equals + 1);
       const auto slash = chosen.find('/');
-      if (slash == 0) refuse(part, "want a backend before the slash");
+      if (slash == 0) refuse(part, "expected a backend before the slash");
       const auto backend = slash == chosen.npos ? "" : chosen.substr(0, slash);
       for (const auto side : sides_of(kind)) {
         const auto* algorithm =

@@ -281,9 +281,9 @@ OperationPtr Executor::start(const Algorithm& algorithm, const Collective& colle
   if (reduces(collective.kind) && !can_reduce(collective.dtype, collective.op))
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("{} on rank {} of {}: op {} means nothing on {}", to_string(collective.kind),
-                    pool_->transport.rank(), pool_->transport.size(), to_string(collective.op),
-                    to_string(collective.dtype)));
+        fmt::format("{} on rank {} of {}: op {} cannot be applied to {}",
+                    to_string(collective.kind), pool_->transport.rank(), pool_->transport.size(),
+                    to_string(collective.op), to_string(collective.dtype)));
   OperationPtr operation(&pool_->take_execution());
   static_cast<Execution&>(*operation).begin(algorithm, collective, launch);
   return operation;

@@ -92,11 +92,11 @@ void require_valid(const Problem& problem) {
   require(!is_pair(problem.kind) || problem.root != problem.rank, problem,
           "a rank cannot send to or receive from itself");
   const size_t wanted = send_counts_of(problem.kind, size);
-  require(problem.counts.size() == wanted, problem, "wants {} counts, got {}", wanted,
+  require(problem.counts.size() == wanted, problem, "expected {} counts, got {}", wanted,
           problem.counts.size());
   const bool exchanges = exchanges_parts(problem.kind);
   const size_t wanted_recv = exchanges ? size : 0;
-  require(problem.recv_counts.size() == wanted_recv, problem, "wants {} recv_counts, got {}",
+  require(problem.recv_counts.size() == wanted_recv, problem, "expected {} recv_counts, got {}",
           wanted_recv, problem.recv_counts.size());
   const auto is_negative = [](int64_t count) { return count < 0; };
   require(std::ranges::none_of(problem.counts, is_negative) &&
@@ -105,8 +105,8 @@ void require_valid(const Problem& problem) {
   const auto rank = static_cast<size_t>(problem.rank);
   require(!exchanges || problem.counts[rank] == problem.recv_counts[rank], problem,
           "what a rank sends to itself is not what it receives from itself");
-  require(problem.hosts.empty() || problem.hosts.size() == size, problem, "wants {} hosts, got {}",
-          size, problem.hosts.size());
+  require(problem.hosts.empty() || problem.hosts.size() == size, problem,
+          "expected {} hosts, got {}", size, problem.hosts.size());
 }
 
 namespace {

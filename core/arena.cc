@@ -39,12 +39,13 @@ void check(const GradientArena::Array& array, const ReduceOptions& options, bool
                               fmt::join(array.shape.row_major_strides(), ",")));
   if (!array.may_be_left_out) return;
   if (updates)
-    throw refused(array.name, fmt::format("{} that updates cannot be left out of a step", what));
+    throw refused(array.name, fmt::format("{} with an update cannot be left out of a step", what));
   if (options.op != ReduceOp::sum && options.op != ReduceOp::average)
-    throw refused(array.name,
-                  fmt::format("{} can be left out of sum and average, because it takes part with "
-                              "zeros, but not of {}",
-                              what, to_string(options.op)));
+    throw refused(
+        array.name,
+        fmt::format(
+            "{} takes part with zeros if it is left out, which sum and average allow, but not {}",
+            what, to_string(options.op)));
 }
 
 void fill_with_zeros(Device device, Region& region) {
@@ -73,25 +74,24 @@ void GradientArena::check_device(const std::vector<Array>& arrays, bool updates)
     const auto what =
         fmt::format("{}{} of a GradientArena", to_string(array.dtype), array.shape.to_string());
     if (array.device != device_)
-      throw refused(array.name,
-                    fmt::format("{} shall live on {}, and \"{}\" on {}; make an arena "
-                                "for each device",
-                                what, to_string(array.device), arrays[0].name, to_string(device_)));
+      throw refused(
+          array.name,
+          fmt::format("{} is to be on {}, but \"{}\" on {}; make an arena for each device", what,
+                      to_string(array.device), arrays[0].name, to_string(device_)));
     if (device_ == Device{}) continue;
     if (!is_served(device_))
       throw refused(
           array.name,
-          fmt::format("{} shall live on {}; arenas are host memory with {}, use peer or nccl "
-                      "on their own device",
+          fmt::format("{} is to be on {}, but with {} an arena is in host memory; use backend peer "
+                      "or nccl, whose arenas are on their own device",
                       what, to_string(device_),
                       communicator_.options().mixed_devices ? "TUTTI_MIXED_DEVICES"
                                                             : "backend " + capabilities.name));
     if (updates || array.may_be_left_out)
-      throw refused(
-          array.name,
-          fmt::format("{} lives on {}, where an arena only reduces, and all of it: it can "
-                      "neither update nor be left out of a step",
-                      what, to_string(device_)));
+      throw refused(array.name,
+                    fmt::format("{} is on {}, where an arena can only reduce gradients: it cannot "
+                                "update parameters, and no array can be left out of a step",
+                                what, to_string(device_)));
   }
 }
 
@@ -110,7 +110,8 @@ GradientArena::GradientArena(Communicator& communicator, std::vector<Array> arra
     check(array, options, apply != nullptr);
     bytes += padded(bytes_of(array));
     if (bytes >= int64_t{1} << kArenaShift)
-      throw refused(array.name, "with it the arrays of a GradientArena pass 16 TiB; make two");
+      throw refused(array.name,
+                    "with it the arrays of a GradientArena exceed 16 TiB; make two arenas");
     flags += array.may_be_left_out;
   }
   const int64_t flags_begin = bytes;
@@ -241,8 +242,8 @@ size_t GradientArena::look_up(std::string_view name) const {
   for (const auto& slot : slots_) names.push_back(slot.name);
   const auto nearest = nearest_word(name, names);
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("\"{}\" is no array of this GradientArena{}", name,
-                          nearest ? fmt::format("; \"{}\" is meant?", *nearest) : ""))
+              fmt::format("\"{}\" is not an array of this GradientArena{}", name,
+                          nearest ? fmt::format("; did you mean \"{}\"?", *nearest) : ""))
       .with_tensor(name);
 }
 
@@ -295,10 +296,10 @@ void GradientArena::leave_out(std::string_view name) {
   const size_t index = look_up_next(name);
   const auto& slot = slots_[index];
   if (slot.flag < 0)
-    throw refused(name, fmt::format("rank {} leaves it out of a step of {}, but it was not "
-                                    "described as one that may be: set Array::may_be_left_out on "
-                                    "all ranks",
-                                    communicator_.rank(), name_))
+    throw refused(
+        name, fmt::format("rank {} leaves it out of a step of {}, but it was not described as an "
+                          "array that may be left out: set Array::may_be_left_out on all ranks",
+                          communicator_.rank(), name_))
         .with_rank(communicator_.rank());
   if (slot.view.bytes() > 0)
     std::memset(slot.view.data(), 0, static_cast<size_t>(slot.view.bytes()));
@@ -421,11 +422,13 @@ void GradientArena::wait(Deadline deadline) {
     if (ready_ < slots_.size())
       for (const auto& slot : slots_)
         if (slot.step != step_)
-          throw Error(ErrorCode::invalid_argument,
-                      fmt::format("\"{0}\" was never declared ready in this step on rank {1}; "
-                                  "call ready(\"{0}\") and wait() again{2}",
-                                  slot.name, communicator_.rank(),
-                                  slot.flag >= 0 ? ", or leave_out() where there is none" : ""))
+          throw Error(
+              ErrorCode::invalid_argument,
+              fmt::format(
+                  "\"{0}\" was never declared ready in this step on rank {1}; "
+                  "call ready(\"{0}\") and wait() again{2}",
+                  slot.name, communicator_.rank(),
+                  slot.flag >= 0 ? ", or leave_out() if this rank has no gradient for it" : ""))
               .with_rank(communicator_.rank())
               .with_tensor(slot.name);
     if (slots_.empty()) return;

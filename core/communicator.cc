@@ -97,8 +97,9 @@ TensorHandle Communicator::declare(std::string_view name, Shape shape, DataType 
 SharedRegion Communicator::allocate(int64_t bytes) {
   state_->engine->check_not_forked("allocate");
   if (bytes < 0)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} bytes of memory were asked for; want 0 or more", bytes));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("{} bytes of memory were asked for; the number must be 0 or more", bytes));
   SharedRegion region(state_->engine,
                       state_->engine->backend().allocate(
                           static_cast<size_t>(std::max<int64_t>(bytes, 1)), Device{}));

@@ -91,17 +91,18 @@ std::vector<int64_t> dealt(const CommunicatorState& state, std::string_view name
   const int64_t mine = rows_of(own.shape());
   if (counts.empty()) counts.assign(static_cast<size_t>(size), mine);
   if (counts[static_cast<size_t>(rank)] != mine)
-    throw refused(name, fmt::format("rank {} gave a tensor of {} rows for its part of rows [{}]",
-                                    rank, mine, fmt::join(rows, ",")));
+    throw refused(
+        name, fmt::format("rank {} gave a tensor of {} rows, but rows [{}] give it {}", rank, mine,
+                          fmt::join(rows, ","), counts[static_cast<size_t>(rank)]));
   if (all != nullptr) {
     state.check_tensor(name, *all);
     check_row_major(name, *all);
     check_row_type(name, own, *all);
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     if (rows_of(all->shape()) != total)
-      throw refused(name, fmt::format("rank {} gave a tensor of {} rows for those of all ranks, "
-                                      "which are {}",
-                                      rank, rows_of(all->shape()), total));
+      throw refused(
+          name, fmt::format("rank {} gave a tensor of {} rows, but the parts of all ranks have {}",
+                            rank, rows_of(all->shape()), total));
   }
   for (auto& count : counts) count *= own.shape().row_count();
   return counts;
@@ -228,9 +229,10 @@ void Communicator::alltoall_blocking(std::string_view name, const ConstTensorVie
   check_alike(name, input, output);
   const int64_t all = rows_of(input.shape());
   if (input.shape().rank() == 0 || all % size() != 0)
-    throw refused(name, fmt::format("{} rows cannot be split equally among {} ranks; alltoall() "
-                                    "takes splits",
-                                    all, size()));
+    throw refused(
+        name,
+        fmt::format("{} rows cannot be split equally among {} ranks; use alltoall() with splits",
+                    all, size()));
   check_exchanged(name, input, output);
   const std::vector<int64_t> counts(static_cast<size_t>(size()), input.count() / size());
   auto call = call_of(CollectiveKind::alltoall, input.dtype(), counts);
@@ -271,9 +273,10 @@ void Communicator::sendrecv_blocking(std::string_view send_name, const ConstTens
   check_pair(send_name, to);
   check_pair(recv_name, from);
   if (send_name == recv_name)
-    throw refused(send_name,
-                  "both ways have this name; give each one of its own, on which its "
-                  "sender and its receiver agree, such as the sender's rank");
+    throw refused(
+        send_name,
+        "what is sent and what is received have the same name; give each its own, on which its "
+        "sender and its receiver agree, for example one with the sender's rank");
   state_->check_tensor(send_name, sent);
   state_->check_tensor(recv_name, output);
   check_disjoint(send_name, sent, output);

@@ -391,11 +391,12 @@ Work Communicator::sparse_allreduce(std::string_view name, SparseTensor tensor, 
                   fmt::format("sparse tensors are summed or averaged, not {}", to_string(op)));
   if (tensor.indices.dtype() != DataType::i64 || tensor.indices.shape().rank() != 1 ||
       tensor.values.shape().rank() < 1 || tensor.values.shape()[0] != tensor.indices.count())
-    throw refused(name,
-                  fmt::format("indices {}{} and values {}{} are no sparse tensor: want i64[k] "
-                              "and [k, ...]",
-                              to_string(tensor.indices.dtype()), tensor.indices.shape().to_string(),
-                              to_string(tensor.values.dtype()), tensor.values.shape().to_string()));
+    throw refused(
+        name,
+        fmt::format(
+            "indices {}{} and values {}{} are not a sparse tensor: expected i64[k] and [k, ...]",
+            to_string(tensor.indices.dtype()), tensor.indices.shape().to_string(),
+            to_string(tensor.values.dtype()), tensor.values.shape().to_string()));
   const std::string indices = fmt::format("{}.indices", name),
                     values = fmt::format("{}.values", name);
   auto of_indices = joined_call(CollectiveKind::allgather, tensor.indices, nullptr);

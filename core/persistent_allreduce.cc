@@ -80,7 +80,7 @@ class PersistentAllreduce::Plan {
 
 void PersistentAllreduce::Plan::describe(std::span<const TensorView> tensors,
                                          const ReduceOptions& options) {
-  if (tensors.empty()) throw refused(name_, "a persistent allreduce wants a tensor");
+  if (tensors.empty()) throw refused(name_, "a persistent allreduce needs at least one tensor");
   device_ = tensors[0].device();
   flags_.dtype = options.wire.value_or(tensors[0].dtype());
   what_ = fmt::format("{} as {}, prescale {}, postscale {}:", to_string(options.op),
@@ -102,10 +102,10 @@ void PersistentAllreduce::Plan::describe(std::span<const TensorView> tensors,
                              (flags_.dtype == DataType::f16 || flags_.dtype == DataType::bf16) &&
                              (tensor.dtype() == DataType::f32 || tensor.dtype() == DataType::f64);
     if (is_cast && !may_be_cast)
-      throw refused(name_, fmt::format("tensor {} of a persistent allreduce is {}, and {} is what "
-                                       "is reduced; make one for each dtype, or give a wire type "
-                                       "of f16 or bf16",
-                                       i, shown, to_string(flags_.dtype)));
+      throw refused(name_,
+                    fmt::format("tensor {} of a persistent allreduce is {}, but this one reduces "
+                                "{}; make one for each dtype, or give a wire type of f16 or bf16",
+                                i, shown, to_string(flags_.dtype)));
     if (!can_reduce(tensor.dtype(), options.op))
       throw op_means_nothing(name_, tensor.dtype(), options.op);
     pieces_.push_back({tensor.data(), tensor.dtype(), flags_.count, tensor.count()});
@@ -253,7 +253,7 @@ void PersistentAllreduce::Plan::agree(std::span<const PersistentOffer> heard) co
     if (its.what != heard[0].what)
       throw Error(ErrorCode::mismatch,
                   fmt::format("persistent allreduce {}: rank 0 gave {}; rank {} gave {}; all ranks "
-                              "give equal tensors and options in one order",
+                              "must give the same tensors and options in the same order",
                               shown_name(name_), heard[0].what, rank, its.what))
           .with_rank(rank)
           .with_tensor(name_);

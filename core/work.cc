@@ -99,10 +99,11 @@ void WorkState::wait(Deadline deadline) {
     drive(Milestone::done, deadline);
   }
   if (!done())
-    throw Error(ErrorCode::timeout,
-                fmt::format("\"{}\" was not done when the deadline of wait() passed; it goes on, "
-                            "wait again or let the stall report say who is missing",
-                            name_))
+    throw Error(
+        ErrorCode::timeout,
+        fmt::format("\"{}\" was not done when the deadline of wait() passed; the operation "
+                    "continues. Wait again; the stall report names the ranks that are missing",
+                    name_))
         .with_tensor(name_);
   if (runtime_ != nullptr) driver_->was_on_device(name_);
   has_waited = true;
@@ -156,8 +157,8 @@ Tensor WorkState::output(size_t index) {
   const std::lock_guard lock(completion_.mutex());
   if (index >= outputs_.size())
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("\"{}\" has {} outputs, not one numbered {}; allreduce and broadcast "
-                            "write into the caller's tensor",
+                fmt::format("\"{}\" has {} outputs, so none has the number {}; allreduce and "
+                            "broadcast write into the caller's tensor",
                             name_, outputs_.size(), index))
         .with_tensor(name_);
   return outputs_[index];

@@ -32,10 +32,10 @@ const DevicePlugin& load_device_plugin(DeviceKind kind, const std::string& file)
       file, {"device", "tutti_device_plugin", kDeviceAbi, "keep tensors in host memory"}));
   if (plugin->name != name || plugin->runtime == nullptr || plugin->devices == nullptr ||
       plugin->versions == nullptr)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} holds no device \"{}\" but \"{}\", or only a part of it; build it "
-                            "anew",
-                            file, name, plugin->name ? plugin->name : ""));
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("{} holds no device \"{}\" but \"{}\", or only a part of it; build it again",
+                    file, name, plugin->name ? plugin->name : ""));
   return *plugin;
 }
 

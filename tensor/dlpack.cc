@@ -44,16 +44,15 @@ DLDataType dlpack_type(DataType dtype) {
 DataType element_type(DLDataType type) {
   if (type.lanes != 1)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("a DLPack tensor has {} lanes an element; want 1", type.lanes));
+                fmt::format("a DLPack tensor has {} lanes per element; expected 1", type.lanes));
   for (int i = 0; i < kDataTypeCount; ++i) {
     const auto known = dlpack_type(static_cast<DataType>(i));
     if (known.code == type.code && known.bits == type.bits) return static_cast<DataType>(i);
   }
-  throw Error(
-      ErrorCode::invalid_argument,
-      fmt::format("a DLPack tensor has type code {} with {} bits; want f64, f32, f16, bf16, "
-                  "i8 to i64, u8 to u64 or bool",
-                  type.code, type.bits));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("a DLPack tensor has type code {} with {} bits; expected f64, f32, f16, "
+                          "bf16, i8 to i64, u8 to u64 or bool",
+                          type.code, type.bits));
 }
 
 DLDevice dlpack_device(Device device) {
@@ -85,7 +84,8 @@ Device device_of(const DLDevice& device) {
     default:
       throw Error(
           ErrorCode::invalid_argument,
-          fmt::format("a DLPack tensor lives on device type {}; want cpu (1) or cuda (2)", type));
+          fmt::format("a DLPack tensor lives on device type {}; expected cpu (1) or cuda (2)",
+                      type));
   }
 }
 
@@ -101,7 +101,7 @@ void require_dense(const DLTensor& tensor, const Shape& shape) {
   const std::span strides(tensor.strides, static_cast<size_t>(tensor.ndim));
   if (shape.is_row_major(strides)) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("a DLPack tensor of shape {} has strides [{}]; want the dense [{}]: "
+              fmt::format("a DLPack tensor of shape {} has strides [{}]; expected the dense [{}]: "
                           "make it contiguous first",
                           shape.to_string(), fmt::join(strides, ","),
                           fmt::join(shape.row_major_strides(), ",")));

@@ -129,9 +129,9 @@ CheckpointFolder::CheckpointFolder(Communicator& comm, std::string folder,
                                    const CheckpointOptions& options)
     : comm_(comm), folder_(std::move(folder)), options_(options) {
   if (options.keep < 1)
-    throw Error(
-        ErrorCode::invalid_argument,
-        fmt::format("checkpoints in \"{}\": keep is {}, want at least 1", folder_, options.keep));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("checkpoints in \"{}\": keep is {}, expected at least 1", folder_,
+                            options.keep));
 }
 
 CheckpointFolder::~CheckpointFolder() {

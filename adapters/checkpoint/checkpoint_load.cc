@@ -106,7 +106,7 @@ void check_placed(const Communicator& comm, const PlacedTensor& tensor) {
   };
   const auto& placement = tensor.placement;
   if (tensor.name.empty() || tensor.name == kMetadataName)
-    throw refuse("is no name for a tensor in a checkpoint; give it another one");
+    throw refuse("is not a name for a tensor in a checkpoint; give it another one");
   if (placement.held == Held::partial_sum)
     throw refuse("is a partial sum, of which no rank has the whole; reduce it first");
   if ((placement.held == Held::divided || placement.held == Held::own) &&

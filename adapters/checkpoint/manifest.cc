@@ -32,8 +32,8 @@ int64_t whole_number(const std::string& where, const ManifestJson& value) {
       value.is_number_integer() &&
       (value.is_number_unsigned() ? value.get<uint64_t>() <= kMost : value.get<int64_t>() >= 0);
   if (!fits)
-    throw bad_checkpoint(where,
-                         fmt::format("{:.60} is no whole number from 0 to 2^63 - 1", value.dump()));
+    throw bad_checkpoint(
+        where, fmt::format("{:.60} is not a whole number from 0 to 2^63 - 1", value.dump()));
   return value.get<int64_t>();
 }
 
@@ -99,7 +99,7 @@ void read_files(const std::string& where, const ManifestJson& list, Manifest& ma
     // A manifest must not refer to files outside of its own folder.
     if (name.empty() || name.find('/') != name.npos || name.front() == '.' ||
         name.find('\0') != name.npos)
-      throw bad_checkpoint(where, fmt::format("\"{:.60}\" is no name of a file in it", name));
+      throw bad_checkpoint(where, fmt::format("\"{:.60}\" is not the name of a file in it", name));
     manifest.files.push_back(
         {std::move(name), static_cast<uint64_t>(whole_number(where, file.at("bytes")))});
   }
@@ -113,7 +113,7 @@ uint64_t parse_checksum(const std::string& where, const std::string& digits) {
     is_hex = is_hex && place != std::string_view::npos;
     value = value << 4 | (is_hex ? place : 0);
   }
-  if (!is_hex) throw bad_checkpoint(where, fmt::format("\"{:.30}\" is no checksum", digits));
+  if (!is_hex) throw bad_checkpoint(where, fmt::format("\"{:.30}\" is not a checksum", digits));
   return value;
 }
 
@@ -232,7 +232,7 @@ Manifest Manifest::of_header(const std::string& where, std::string_view head, ui
   manifest.files.push_back({where, file_bytes});
   try {
     const auto header = ManifestJson::parse(head.substr(sizeof(uint64_t)));
-    if (!header.is_object()) throw bad_checkpoint(where, "its header is no JSON object");
+    if (!header.is_object()) throw bad_checkpoint(where, "its header is not a JSON object");
     uint64_t taken = head.size();
     for (const auto& [name, tensor] : header.items()) {
       if (name == kMetadataName) {

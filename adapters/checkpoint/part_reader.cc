@@ -27,7 +27,7 @@ PartReader::PartReader(const std::string& file)
   if (!fd_ || ::fstat(fd_.get(), &about) != 0)
     throw system_error(fmt::format("cannot open \"{}\"", file), errno);
   if (!S_ISREG(about.st_mode))
-    throw Error(ErrorCode::corrupt_data, fmt::format("\"{}\" is no plain file", file));
+    throw Error(ErrorCode::corrupt_data, fmt::format("\"{}\" is not a plain file", file));
   bytes_ = static_cast<uint64_t>(about.st_size);
 }
 

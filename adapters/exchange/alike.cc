@@ -48,10 +48,11 @@ void check_settings_alike(Communicator& comm, std::span<const std::string> setti
       const std::string want = i < expected.size() ? expected[i] : "nothing";
       const std::string have = i < got.size() ? got[i] : "nothing";
       if (want == have) continue;
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("{} has other settings on rank {} than on rank 0: expected "
-                              "{}, got {}; give every rank the same",
-                              whose, rank, want, have))
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("{} has different settings on rank {} and on rank 0: expected {}, got "
+                      "{}; give every rank the same",
+                      whose, rank, want, have))
           .with_rank(static_cast<int>(rank));
     }
   }
@@ -76,22 +77,22 @@ void check_tensors_alike(Communicator& comm, std::span<const NamedTensor> tensor
     const size_t both = std::min(expected.size(), got.size());
     for (size_t line = 0; line + 1 < both; line += 2) {
       if (expected[line] != got[line])
-        throw differs(expected[line],
-                      fmt::format("{} {} is another on rank {} than on rank 0: expected "
-                                  "\"{}\", got \"{}\"",
-                                  kind, line / 2, rank, expected[line], got[line]));
+        throw differs(
+            expected[line],
+            fmt::format("{} {} is different on rank {} and on rank 0: expected \"{}\", got \"{}\"",
+                        kind, line / 2, rank, expected[line], got[line]));
       if (expected[line + 1] != got[line + 1])
         throw differs(expected[line],
-                      fmt::format("{} \"{}\" is of another kind on rank {} than on rank 0: "
-                                  "expected {}, got {}",
+                      fmt::format("{} \"{}\" has a different type or shape on rank {} and on rank "
+                                  "0: expected {}, got {}",
                                   kind, expected[line], rank, expected[line + 1], got[line + 1]));
     }
     if (expected.size() == got.size()) continue;
     const auto& name = expected.size() > got.size() ? expected[both - 1] : got[both - 1];
-    throw differs(name, fmt::format("the model has another number of {}s on rank {} than on rank "
-                                    "0: expected {}, got {}, and the first that only one has is "
-                                    "\"{}\"",
-                                    kind, rank, expected.size() / 2, got.size() / 2, name));
+    throw differs(
+        name, fmt::format("the model has a different number of {}s on rank {} and on rank 0: "
+                          "expected {}, got {}, and the first that only one of them has is \"{}\"",
+                          kind, rank, expected.size() / 2, got.size() / 2, name));
   }
 }
 
@@ -116,9 +117,9 @@ void check_values_alike(Communicator& comm, std::span<const NamedTensor> tensors
       std::memcpy(&got, all[rank].data() + i * sizeof(uint64_t), sizeof(uint64_t));
       if (expected == got) continue;
       throw Error(ErrorCode::mismatch,
-                  fmt::format("parameter \"{}\" starts unequal: expected rank 0's values (digest "
-                              "{:016x}), got others on rank {} ({:016x}); set broadcast_first or "
-                              "load the same checkpoint on every rank",
+                  fmt::format("parameter \"{}\" begins with different values: expected rank 0's "
+                              "(digest {:016x}), got others on rank {} ({:016x}); set "
+                              "broadcast_first or load the same checkpoint on every rank",
                               tensors[i].name, expected, rank, got))
           .with_rank(static_cast<int>(rank))
           .with_tensor(tensors[i].name);

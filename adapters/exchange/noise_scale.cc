@@ -14,18 +14,20 @@ void check_noise_policy(const NoisePolicy& policy, int passes, int ranks) {
   const auto want = [](bool holds, const std::string& message) {
     if (!holds) throw Error(ErrorCode::invalid_argument, "noise policy: " + message);
   };
-  want(policy.batch >= 0, fmt::format("batch is {}, want at least 0 samples", policy.batch));
+  want(policy.batch >= 0, fmt::format("batch is {}, expected at least 0 samples", policy.batch));
   want(policy.smoothing >= 0 && policy.smoothing < 1,
-       fmt::format("smoothing is {}, want at least 0 and less than 1", policy.smoothing));
+       fmt::format("smoothing is {}, expected at least 0 and less than 1", policy.smoothing));
   want(policy.most_passes == 0 || policy.most_passes >= passes,
-       fmt::format("most_passes is {}, want at least backward_passes_per_step={}",
+       fmt::format("most_passes is {}, expected at least backward_passes_per_step={}",
                    policy.most_passes, passes));
-  want(policy.patience >= 1, fmt::format("patience is {}, want at least 1", policy.patience));
+  want(policy.patience >= 1, fmt::format("patience is {}, expected at least 1", policy.patience));
   want(policy.most_passes == 0 || policy.batch > 0,
-       fmt::format("most_passes={} excludes batch=0; batches grow by what is measured",
+       fmt::format("most_passes={} excludes batch=0; without batch no noise is measured by which "
+                   "batches could grow",
                    policy.most_passes));
   want(policy.batch == 0 || ranks >= 2,
-       "batch excludes a single rank: the noise shows in how ranks differ; want 2 at least");
+       "batch excludes a single rank: noise is measured by how ranks differ, so it needs at least "
+       "2");
 }
 
 std::vector<std::string> noise_settings(const NoisePolicy& policy) {

@@ -56,17 +56,18 @@ void want(bool holds, const std::string& message) {
 
 void check_ranges(const ExchangePolicy& policy) {
   const auto& outer = policy.outer;
-  want(policy.every >= 1, fmt::format("every is {}, want at least 1 step", policy.every));
+  want(policy.every >= 1, fmt::format("every is {}, expected at least 1 step", policy.every));
   want(policy.synchronous_steps >= 0,
-       fmt::format("synchronous_steps is {}, want at least 0", policy.synchronous_steps));
-  want(policy.fragments >= 1, fmt::format("fragments is {}, want at least 1", policy.fragments));
+       fmt::format("synchronous_steps is {}, expected at least 0", policy.synchronous_steps));
+  want(policy.fragments >= 1,
+       fmt::format("fragments is {}, expected at least 1", policy.fragments));
   want(policy.kept >= 0 && policy.kept < 1,
-       fmt::format("kept is {}, want at least 0 and less than 1", policy.kept));
-  want(outer.rate > 0, fmt::format("outer.rate is {}, want more than 0", outer.rate));
+       fmt::format("kept is {}, expected at least 0 and less than 1", policy.kept));
+  want(outer.rate > 0, fmt::format("outer.rate is {}, expected more than 0", outer.rate));
   want(outer.momentum >= 0 && outer.momentum < 1,
-       fmt::format("outer.momentum is {}, want at least 0 and less than 1", outer.momentum));
+       fmt::format("outer.momentum is {}, expected at least 0 and less than 1", outer.momentum));
   want(outer.pull > 0 && outer.pull <= 1,
-       fmt::format("outer.pull is {}, want more than 0 and at most 1", outer.pull));
+       fmt::format("outer.pull is {}, expected more than 0 and at most 1", outer.pull));
 }
 
 // Refuses settings that have no meaning if gradients are exchanged. That happens in every step.
@@ -103,28 +104,29 @@ void check_outer(const ExchangePolicy& policy) {
 
 void check_fragments(const ExchangePolicy& policy) {
   want(policy.every % policy.fragments == 0,
-       fmt::format("every={} is no multiple of fragments={}", policy.every, policy.fragments));
+       fmt::format("every={} is not a multiple of fragments={}", policy.every, policy.fragments));
   const int apart = policy.every / policy.fragments;
-  want(
-      policy.early >= 0 && policy.early < apart,
-      fmt::format("early={} excludes every={} with fragments={}; want at least 0 and less than the "
-                  "{} steps from one fragment to the next",
-                  policy.early, policy.every, policy.fragments, apart));
+  want(policy.early >= 0 && policy.early < apart,
+       fmt::format("early={} excludes every={} with fragments={}; expected at least 0 and less "
+                   "than the {} steps from one fragment to the next",
+                   policy.early, policy.every, policy.fragments, apart));
   want(policy.fragments == 1 || policy.what == Exchanged::changes,
-       fmt::format("fragments={} excludes what={}; want changes", policy.fragments,
+       fmt::format("fragments={} excludes what={}; use what=changes", policy.fragments,
                    name_of(policy.what)));
   want(policy.fragments == 1 || policy.momenta == Momenta::own,
-       fmt::format("fragments={} excludes momenta={}; want own", policy.fragments,
+       fmt::format("fragments={} excludes momenta={}; use momenta=own", policy.fragments,
                    name_of(policy.momenta)));
   want(policy.early == 0 ||
            (policy.what == Exchanged::changes && policy.combination == Combination::mean),
-       fmt::format("early={} excludes what={} with combination={}; want the mean of changes",
+       fmt::format("early={} excludes what={} with combination={}; use the mean of changes",
                    policy.early, name_of(policy.what), name_of(policy.combination)));
   want(policy.early == 0 || policy.momenta != Momenta::averaged,
-       fmt::format("early={} excludes momenta=averaged; the ranks go on with them meanwhile",
-                   policy.early));
+       fmt::format(
+           "early={} excludes momenta=averaged; the ranks change their momenta during the exchange",
+           policy.early));
   want(policy.kept == 0 || policy.early > 0,
-       fmt::format("kept={} excludes early=0; nothing went on meanwhile", policy.kept));
+       fmt::format("kept={} excludes early=0, with which nothing changes during the exchange",
+                   policy.kept));
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ bool is_real(const TensorView& tensor) {
 void check_value(const NamedTensor& value) {
   if (is_real(value.tensor) && value.tensor.device().kind == DeviceKind::cpu) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("exchange policy: parameter \"{}\" is {} on {}, want f32 or f64 in host "
-                          "memory; exchange gradients instead",
+              fmt::format("exchange policy: parameter \"{}\" is {} on {}, expected f32 or f64 in "
+                          "host memory; exchange gradients instead",
                           value.name, to_string(value.tensor.dtype()),
                           value.tensor.device().kind == DeviceKind::cpu ? "the host" : "a device"))
       .with_tensor(value.name);
@@ -29,7 +29,7 @@ void check_reduce(const ExchangePolicy& policy, const ReduceOptions& reduce) {
     if (!holds) throw Error(ErrorCode::invalid_argument, "exchange policy: " + message);
   };
   want(reduce.op == ReduceOp::average,
-       fmt::format("what={} excludes op={}; want average",
+       fmt::format("what={} excludes op={}; use op=average",
                    policy.what == Exchanged::changes ? "changes" : "parameters",
                    to_string(reduce.op)));
   want(reduce.prescale == 1, "parameters and changes exclude predivide; leave it at 1");
@@ -101,8 +101,8 @@ void Rounds::deal_fragments() {
   const auto fragments = static_cast<size_t>(policy_.fragments);
   if (fragments > 1 && parts_.size() < fragments)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("exchange policy: fragments={}, but there are {} parameters; want at "
-                            "most as many fragments",
+                fmt::format("exchange policy: fragments={}, but there are {} parameters; use at "
+                            "most that many fragments",
                             fragments, parts_.size()));
   int64_t all = 0, seen = 0;
   for (const auto& part : parts_) all += part.value.count();

@@ -84,7 +84,7 @@ DataLoader::DataLoader(const Dataset& dataset, const LoaderOptions& options)
     return Error(ErrorCode::invalid_argument, "DataLoader: " + why);
   };
   if (options.batch < 1)
-    throw refuse(fmt::format("a batch of {} images, want at least 1", options.batch));
+    throw refuse(fmt::format("a batch of {} images, expected at least 1", options.batch));
   if (options.rank < 0 || options.rank >= options.size)
     throw refuse(fmt::format("rank {} of {}", options.rank, format_count(options.size, "rank")));
   if (steps_per_epoch() == 0)
@@ -114,9 +114,10 @@ int64_t DataLoader::steps_per_epoch() const {
 void DataLoader::restore(const LoaderPosition& position) {
   check_not_forked();
   if (position.epoch < 0 || position.step < 0)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("DataLoader: epoch {} and step {} are no position; want 0 and above",
-                            position.epoch, position.step));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("DataLoader: epoch {} and step {} are not a position; both must be 0 or more",
+                    position.epoch, position.step));
   require_sample_order("DataLoader", position.order, options_.shuffle && position.step > 0);
   // The batch prepared ahead belongs to the old position.
   ahead_.reset();

@@ -115,7 +115,7 @@ Dataset read_cifar10(const std::vector<std::string>& files) {
   for (const auto& file : files) {
     const auto bytes = read_file(file);
     if (bytes.empty() || bytes.size() % kRecord != 0)
-      throw bad_file(file, fmt::format("{} bytes are no whole number of records of {}",
+      throw bad_file(file, fmt::format("{} bytes are not a whole number of records of {}",
                                        bytes.size(), kRecord));
     for (size_t at = 0; at < bytes.size(); at += kRecord) {
       labels.push_back(bytes[at]);
@@ -137,10 +137,9 @@ Dataset read_cifar10(const std::vector<std::string>& files) {
 TextDataset::TextDataset(const std::string& file, int64_t length)
     : text_(read_file(file)), length_(length) {
   if (length < 1 || text_.size() <= static_cast<size_t>(length))
-    throw bad_file(file,
-                   fmt::format("{} bytes, want more than {} for one sequence; give another text, "
-                               "or sequences of 1 byte to fewer than it has",
-                               text_.size(), length));
+    throw bad_file(file, fmt::format("{} bytes, expected more than {} for one sequence; give "
+                                     "another text, or sequences of 1 byte to fewer than it has",
+                                     text_.size(), length));
 }
 
 Sequences TextDataset::sequences(uint64_t seed, uint32_t step, int64_t first, int64_t count) const {

@@ -26,25 +26,26 @@ void require_sample_order(const char* who, int64_t order, bool is_within_an_epoc
   if (order == kSampleOrder || !is_within_an_epoch) return;
   throw Error(
       ErrorCode::corrupt_data,
-      fmt::format("{}: the epoch to go on with was begun in order {} of the samples, this "
-                  "version deals them in order {}, so that some would come twice and others "
-                  "never; go on with the beginning of an epoch",
-                  who, order, kSampleOrder));
+      fmt::format(
+          "{}: the saved epoch has the samples in order {}, but this version uses order {}, so "
+          "some samples would come twice and others never; continue from the beginning of an epoch",
+          who, order, kSampleOrder));
 }
 
 Sampler::Sampler(int64_t samples, const SamplerOptions& options)
     : samples_(samples), options_(options) {
   if (samples < 1)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("Sampler: {} samples, want at least 1", samples));
+                fmt::format("Sampler: {} samples, expected at least 1", samples));
 }
 
 std::vector<int64_t> Sampler::take(int64_t batch, int rank, int size) {
   if (batch < 1 || rank < 0 || rank >= size)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("Sampler: batches of {} for rank {} of {}, want at least 1 for one of "
-                            "the ranks",
-                            batch, rank, size));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format(
+            "Sampler: batches of {} for rank {} of {}, expected at least 1 for one of the ranks",
+            batch, rank, size));
   if (options_.shuffle && ordered_epoch_ != epoch_) {
     order_ = permutation(samples_, options_.seed, epoch_);
     ordered_epoch_ = epoch_;

@@ -68,8 +68,8 @@ SpeedShares::SpeedShares(int size, const ShareOptions& options)
       !(options.gain >= 0 && options.gain < 1))
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("shares of {} samples for {} ranks, window={} s, gain={}; want at least "
-                    "0 samples, 1 rank, a window of at least 0 and a gain of 0 to below 1",
+        fmt::format("shares of {} samples for {} ranks, window={} s, gain={}; expected at least 0 "
+                    "samples, 1 rank, a window of at least 0 and a gain of 0 to below 1",
                     options.samples, size, options.window, options.gain));
   counts_ = deal(options.samples, std::vector<double>(seconds_.size(), 1.0));
 }

@@ -37,10 +37,11 @@ void ShardedParameters::check(const std::vector<Whole>& parameters) const {
     return Error(ErrorCode::invalid_argument, "sharded: " + why).with_rank(comm_.rank());
   };
   if (options_.stage < 1 || options_.stage > 3)
-    throw refuse(fmt::format("stage is {}, want 1, 2 or 3", options_.stage));
-  if (options_.ahead < 0) throw refuse(fmt::format("ahead is {}, want 0 or more", options_.ahead));
+    throw refuse(fmt::format("stage is {}, expected 1, 2 or 3", options_.stage));
+  if (options_.ahead < 0)
+    throw refuse(fmt::format("ahead is {}, expected 0 or more", options_.ahead));
   if (options_.op != ReduceOp::average && options_.op != ReduceOp::sum)
-    throw refuse(fmt::format("op is {}, want average or sum", to_string(options_.op)));
+    throw refuse(fmt::format("op is {}, expected average or sum", to_string(options_.op)));
   for (const auto& parameter : parameters) {
     const auto fits = [](const TensorView& tensor) {
       return (tensor.dtype() == DataType::f32 || tensor.dtype() == DataType::f64) &&
@@ -49,8 +50,8 @@ void ShardedParameters::check(const std::vector<Whole>& parameters) const {
     if (!fits(parameter.value) || !fits(parameter.gradient) ||
         parameter.value.dtype() != parameter.gradient.dtype() ||
         parameter.value.count() != parameter.gradient.count())
-      throw refuse(fmt::format("\"{}\" is {}{} with a gradient {}{}, want both f32 or f64, equally "
-                               "long, row-major in host memory",
+      throw refuse(fmt::format("\"{}\" is {}{} with a gradient {}{}, expected both f32 or f64, "
+                               "equally long, row-major in host memory",
                                parameter.name, to_string(parameter.value.dtype()),
                                parameter.value.shape().to_string(),
                                to_string(parameter.gradient.dtype()),
@@ -130,7 +131,7 @@ ShardedParameters::Slot& ShardedParameters::slot_of(std::string_view name) {
   const auto found = index_.find(name);
   if (found == index_.end())
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("\"{}\" is no parameter of the sharded optimizer", name))
+                fmt::format("\"{}\" is not a parameter of the sharded optimizer", name))
         .with_tensor(name);
   return slots_[found->second];
 }

@@ -166,12 +166,11 @@ void broadcast_state(Communicator& comm, ::torch::optim::Optimizer& optimizer) {
   const bool is_there = !bytes.empty() && (is_root || load(optimizer, bytes));
   for (const int other : comm.allgather_blocking("whether the state was read", int(is_there)))
     if (!other)
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format("the optimizer {} on rank {} has a state and no save() and load() "
-                      "that bring it to other ranks; give it both, or clear broadcast_first "
-                      "and make the states alike yourself",
-                      ::c10::demangle(typeid(optimizer).name()), comm.rank()))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the optimizer {} on rank {} has a state and no save() and load() "
+                              "that bring it to other ranks; give it both, or clear "
+                              "broadcast_first and make the states equal yourself",
+                              ::c10::demangle(typeid(optimizer).name()), comm.rank()))
           .with_rank(comm.rank());
 }
 

@@ -47,10 +47,9 @@ void* handle_of(const Stream& stream) {
   }
   throw Error(
       ErrorCode::unavailable,
-      fmt::format(
-          "LibTorch {} does not tell the streams of a GPU ({}), so tensors there cannot travel; "
-          "take 2.15 or later, or move the model to the CPU",
-          TORCH_VERSION, why));
+      fmt::format("LibTorch {} does not give access to the streams of a GPU ({}), so tensors there "
+                  "cannot travel; take 2.15 or later, or move the model to the CPU",
+                  TORCH_VERSION, why));
 }
 
 }  // namespace
@@ -78,8 +77,8 @@ TensorView view_of(const std::string& name, const ::at::Tensor& tensor, int rank
   if (!(device.is_cpu() || device.is_cuda()) || tensor.layout() != ::at::kStrided)
     throw refused_tensor(
         name, rank,
-        fmt::format("is a {} tensor on {}, want a dense one in host memory or on a GPU of CUDA; "
-                    "move the model there before distributed()",
+        fmt::format("is a {} tensor on {}, expected a dense one in host memory or on a GPU of "
+                    "CUDA; move the model there before distributed()",
                     tensor.layout() == ::at::kStrided ? "dense" : "sparse", device.str()));
   const auto dtype = dtype_of_scalar(tensor.scalar_type());
   if (!dtype)

@@ -55,10 +55,9 @@ class GlooBackend final : public Backend {
     poller_.watch(rest_->descriptor(), EPOLLIN);
     poller_.watch(bell_.descriptor(), EPOLLIN);
     if (is_rank_order_ && context.rank == 0 && context.log)
-      context.log(
-          LogLevel::warning,
-          "backend gloo: Gloo promises no rank order, so what is reduced goes through our own "
-          "channels instead");
+      context.log(LogLevel::warning,
+                  "backend gloo: Gloo promises no rank order, so reductions use Tutti's own "
+                  "channels instead");
   }
   ~GlooBackend() override { poller_.forget(rest_->descriptor()); }
 
@@ -337,7 +336,7 @@ void check_scores(const Context& context) {
     if (!is_known)
       throw Error(
           ErrorCode::invalid_argument,
-          fmt::format("TUTTI_ALGORITHMS={}: Gloo has no {} for {} (want auto{})", score.text,
+          fmt::format("TUTTI_ALGORITHMS={}: Gloo has no {} for {} (expected auto{})", score.text,
                       score.algorithm->name, to_string(score.kind),
                       score.kind == CollectiveKind::allreduce ? ", ring or halving_doubling" : ""));
   }

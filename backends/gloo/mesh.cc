@@ -174,8 +174,8 @@ void GlooMesh::connect_all(const tutti::Context& context) {
     while (connecting.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
       if (context.deadline.passed())
         throw Error(ErrorCode::timeout,
-                    fmt::format("rank {} waited in vain for Gloo's connections to all ranks; check "
-                                "that TUTTI_INTERFACE names a network that they share",
+                    fmt::format("rank {} waited without success for Gloo's connections to all "
+                                "ranks; check that TUTTI_INTERFACE names a network that they share",
                                 rank));
       told.look();
     }

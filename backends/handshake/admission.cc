@@ -53,7 +53,7 @@ void Admission::dismiss_one(Clock::time_point now) {
   if (!stranger) return;
   stranger->dismiss();
   turned_away(spoken ? Reason::unproved : Reason::silent,
-              fmt::format("{} {} until others wanted its place", stranger->name(),
+              fmt::format("{} {} until another connection needed its place", stranger->name(),
                           spoken ? "did not prove itself" : "said nothing"),
               now);
 }

@@ -63,8 +63,8 @@ std::string result_of(const Context& context, int peer) {
   } catch (const Error& error) {
     if (error.code() != ErrorCode::timeout) throw;
     throw Error(ErrorCode::timeout,
-                fmt::format("rank {} waited in vain for rank {} on its own host to open shared "
-                            "memory; check that it still runs",
+                fmt::format("rank {} waited without success for rank {} on its own host to open "
+                            "shared memory; check that it still runs",
                             context.rank, peer))
         .with_rank(peer);
   }

@@ -93,9 +93,10 @@ class Meeting {
 };
 
 [[noreturn]] void throw_missing(const Context& context, const std::vector<int>& missing) {
-  throw Error(ErrorCode::timeout,
-              fmt::format("rank {} waited for {} to connect through memory, in vain; did it die?",
-                          context.rank, format_rank_set(missing)))
+  throw Error(
+      ErrorCode::timeout,
+      fmt::format("rank {} waited for {} to connect through memory, without success; did it die?",
+                  context.rank, format_rank_set(missing)))
       .with_rank(missing.front());
 }
 

@@ -83,9 +83,10 @@ void NcclConnector::announce(const std::string& failure) {
           .with_rank(rank);
     if (rank == 0) first = text;
     if (text != first)
-      throw Error(ErrorCode::version,
-                  fmt::format("rank 0 has NCCL {}, rank {} has {}; all ranks must have one version",
-                              first, rank, text))
+      throw Error(
+          ErrorCode::version,
+          fmt::format("rank 0 has NCCL {}, rank {} has {}; all ranks must have the same version",
+                      first, rank, text))
           .with_rank(rank);
   }
 }
@@ -123,7 +124,7 @@ ncclUniqueId NcclConnector::exchange_id() {
   }
   const auto text = context_.store->get(kIdKey, context_.deadline);
   if (text.size() != sizeof id.internal)
-    throw Error(ErrorCode::corrupt_data, "the store holds something that is no id of NCCL");
+    throw Error(ErrorCode::corrupt_data, "the store holds something that is not an id of NCCL");
   std::memcpy(id.internal, text.data(), sizeof id.internal);
   return id;
 }

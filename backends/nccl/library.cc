@@ -43,10 +43,10 @@ NcclLibrary NcclLibrary::load(const std::string& file) {
         ErrorCode::version,
         fmt::format("{} is NCCL {}, but backend nccl needs {} or later; install a newer one", name,
                     text_of_version(library.version), text_of_version(kOldest)));
-#define TUTTI_NCCL_FIND(symbol)                                                                \
-  if (!find(library.symbol, #symbol))                                                          \
-    throw Error(ErrorCode::unavailable,                                                        \
-                fmt::format("{} says that it is NCCL {} but has no {}; install it anew", name, \
+#define TUTTI_NCCL_FIND(symbol)                                                                 \
+  if (!find(library.symbol, #symbol))                                                           \
+    throw Error(ErrorCode::unavailable,                                                         \
+                fmt::format("{} says that it is NCCL {} but has no {}; install it again", name, \
                             text_of_version(library.version), #symbol));
   TUTTI_NCCL_FUNCTIONS(TUTTI_NCCL_FIND)
 #undef TUTTI_NCCL_FIND

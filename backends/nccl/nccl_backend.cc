@@ -63,8 +63,8 @@ class NcclBackend final : public DeviceBackend {
     poller_.watch(timer_.get(), EPOLLIN);
     if (context.determinism == Determinism::rank_order && context.rank == 0 && context.log)
       context.log(LogLevel::warning,
-                  "backend nccl: NCCL promises no rank order, so what is reduced goes through host "
-                  "memory and our own channels instead");
+                  "backend nccl: NCCL promises no rank order, so reductions go through host memory "
+                  "and Tutti's own channels instead");
   }
   ~NcclBackend() override {
     queues_.clear();
@@ -282,7 +282,7 @@ std::string version() { return NcclLibrary::load("").version_text(); }
 
 const BackendPlugin tutti_backend_plugin = {
     .name = "nccl",
-    .summary = "collectives on GPUs by NCCL; host memory over our own channels",
+    .summary = "collectives on GPUs by NCCL; host memory over Tutti's own channels",
     .connect = connect,
     .version = version,
     .works_on_devices = true,

@@ -77,7 +77,7 @@ class Conversation {
     if (command == kEnd) return false;
     if (command < 0 || command > kLargeBytes)
       throw Error(ErrorCode::corrupt_data,
-                  fmt::format("rank {} asked for {} bytes", peer_, command));
+                  fmt::format("rank {} asked for an answer of {} bytes", peer_, command));
     if (command > 0) wait({transport_.irecv(peer_, kProbeTag, next_key_ + 1, bulk(command))});
     wait({send(as_bytes(word_), next_key_)});
     next_key_ += 2;
@@ -264,7 +264,7 @@ std::optional<NetworkFigures> look_up(const Context& context, const std::string&
     if (figures && (figures->within || !needs_near)) return figures;
   } catch (const Error& error) {
     say(context, LogLevel::warning,
-        fmt::format("{}; the network is measured anew (TUTTI_PROBE=off leaves that out)",
+        fmt::format("{}; the network is measured again (TUTTI_PROBE=off leaves that out)",
                     error.what()));
     can_save = error.code() == ErrorCode::corrupt_data;
   }
@@ -276,7 +276,7 @@ void keep(const Context& context, const std::string& key, const NetworkFigures& 
     NetworkRecord(context.probe.file).save(key, figures);
   } catch (const Error& error) {
     say(context, LogLevel::warning,
-        fmt::format("{}; the network is measured anew by the next job (TUTTI_PROBE=/another/file "
+        fmt::format("{}; the network is measured again by the next job (TUTTI_PROBE=/another/file "
                     "keeps its figures there)",
                     error.what()));
   }

@@ -108,7 +108,7 @@ tcp::acceptor listen_on(asio::io_context& io, const tcp::endpoint& endpoint) {
 std::vector<tcp::endpoint> resolve(asio::io_context& io, const std::string& host, int port) {
   if (port < 0 || port > 65535)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("port {} of host {} is none, expected 0 to 65535", port, host));
+                fmt::format("port {} of host {} is out of range, expected 0 to 65535", port, host));
   ErrorStatus status;
   const auto numeric = asio::ip::make_address(host, status);
   if (!status) return {{numeric, static_cast<uint16_t>(port)}};
@@ -152,9 +152,10 @@ void check_congestion(const std::string& name) {
   const bool forbidden = errno == EPERM;
   throw Error(
       ErrorCode::invalid_argument,
-      fmt::format("TUTTI_TCP_CONGESTION={} {}; want one of {}, or nothing for the host's own", name,
+      fmt::format("TUTTI_TCP_CONGESTION={} {}; expected one of {}, or nothing for the host's own",
+                  name,
                   forbidden ? "needs a privilege (CAP_NET_ADMIN) on this host"
-                            : "is no congestion control of this host's kernel",
+                            : "is not a congestion control of this host's kernel",
                   congestion_list(forbidden ? "allowed" : "available")));
 }
 

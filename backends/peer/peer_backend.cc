@@ -106,8 +106,11 @@ PeerRecord decode(int rank, const std::string& text) {
     if (const auto number = parse_integer(word, 0, INT64_MAX))
       numbers.push_back(static_cast<uint64_t>(*number));
   if (numbers.size() != 5)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("rank {} wrote something into the store that is no rank's words", rank))
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format(
+            "rank {} wrote something into the store that does not describe its shared memory",
+            rank))
         .with_rank(rank);
   return {static_cast<int>(numbers[0]), static_cast<int>(numbers[1]), numbers[2], numbers[3],
           numbers[4]};
@@ -211,7 +214,8 @@ std::unique_ptr<Backend> connect(const Context& context) {
 extern const BackendPlugin peer_backend;
 const BackendPlugin peer_backend = {
     .name = "peer",
-    .summary = "GPUs that reach each other's memory, or one that ranks share, by our own kernels",
+    .summary =
+        "GPUs that reach each other's memory, or one that ranks share, by Tutti's own kernels",
     .connect = connect,
     .works_on_devices = true,
 };

@@ -23,7 +23,7 @@ static_assert(sizeof(PeerWords) <= kBlockBytes);
 
 PeerWords* map_words(int file) {
   void* memory = ::mmap(nullptr, kBlockBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (memory == MAP_FAILED) throw system_error("cannot map the words of a rank", errno);
+  if (memory == MAP_FAILED) throw system_error("cannot map the shared flags of a rank", errno);
   return static_cast<PeerWords*>(memory);
 }
 
@@ -56,7 +56,7 @@ OwnWords::OwnWords(DeviceRuntime& runtime) : kind_(runtime.kind()) {
   block_ = std::make_unique<Block>();
   block_->file = Descriptor(::memfd_create("tutti words", MFD_CLOEXEC));
   if (!block_->file || ::ftruncate(block_->file.get(), kBlockBytes) != 0)
-    throw system_error("cannot make the words of a rank", errno);
+    throw system_error("cannot make the shared flags of a rank", errno);
   block_->words = map_words(block_->file.get());
   uint64_t token = 0;
   if (::getrandom(&token, sizeof token, 0) != sizeof token)
@@ -86,7 +86,7 @@ TheirWords::TheirWords(DeviceRuntime& runtime, int pid, int number, uint64_t tok
   try {
     if (load_word(words_->token) != token)
       throw Error(ErrorCode::unavailable,
-                  fmt::format("process {} is no rank of this job any more", pid));
+                  fmt::format("process {} is not a rank of this job any more", pid));
     runtime.register_host(words_, kBlockBytes);
   } catch (...) {
     ::munmap(words_, kBlockBytes);

@@ -62,12 +62,11 @@ class Pairs::FirstCall final : public Operation {
       case Meeting::awaited:
         return OperationState::pending;
       case Meeting::refused:
-        why_ =
-            Error(ErrorCode::out_of_memory,
-                  fmt::format("rank {} or rank {} has no shared memory for sends and receives "
-                              "between the two that block ({} bytes each); free memory, raise its "
-                              "limit, or call send() and recv(), which need none",
-                              pairs_.rank_, peer(), Pipeline::pair_bytes(pairs_.geometry_)));
+        why_ = Error(ErrorCode::out_of_memory,
+                     fmt::format("rank {} or rank {} has no shared memory for the blocking sends "
+                                 "and receives between the two ({} bytes each); free memory, raise "
+                                 "its limit, or call send() and recv(), which need none",
+                                 pairs_.rank_, peer(), Pipeline::pair_bytes(pairs_.geometry_)));
         return end(OperationState::failed);
       case Meeting::met:
         break;

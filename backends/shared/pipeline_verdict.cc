@@ -31,13 +31,12 @@ bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
     verdict |= ring_.line(rank, chunk).call.verdict();
   run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
   if (verdict == 0) {
-    run.why =
-        Error(ErrorCode::mismatch,
-              fmt::format("{}; {} must come in one order and look alike on {} ranks. Nothing was "
-                          "changed.",
-                          describe_disagreement(chunk),
-                          pair_.empty() ? "blocking calls" : "sends and receives that block",
-                          pair_.empty() ? "all" : "both"));
+    run.why = Error(ErrorCode::mismatch,
+                    fmt::format("{}; {} must have the same order and the same arguments on {} "
+                                "ranks. Nothing was changed.",
+                                describe_disagreement(chunk),
+                                pair_.empty() ? "blocking calls" : "blocking sends and receives",
+                                pair_.empty() ? "all" : "both"));
     run.end = end_of_all(run, chunk);
   }
   ring_.skip_to(run.end);

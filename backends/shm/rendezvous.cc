@@ -247,11 +247,10 @@ class Rendezvous {
   // Waits until a peer calls or answers, or until this rank must read the store again.
   void wait() {
     if (context_.deadline.passed())
-      throw Error(
-          ErrorCode::timeout,
-          fmt::format("rank {} waited for {} to connect through shared memory, in vain; did "
-                      "it die, or is TUTTI_CONNECT_TIMEOUT too short?",
-                      context_.rank, format_rank_set(missing_)))
+      throw Error(ErrorCode::timeout,
+                  fmt::format("rank {} waited for {} to connect through shared memory, without "
+                              "success; did it die, or is TUTTI_CONNECT_TIMEOUT too short?",
+                              context_.rank, format_rank_set(missing_)))
           .with_rank(missing_.front());
     std::vector<pollfd> watched;
     const auto now = Clock::now();
@@ -282,8 +281,9 @@ class Rendezvous {
       }
       if (!answer) return false;
       if (!std::ranges::equal(answer->bytes, as_bytes(kWelcome)))
-        throw Error(ErrorCode::corrupt_data,
-                    fmt::format("rank {} answered with something that is no welcome", call.peer))
+        throw Error(
+            ErrorCode::corrupt_data,
+            fmt::format("rank {} answered with something other than a welcome message", call.peer))
             .with_rank(call.peer);
       if (memory_ >= 0 && answer->descriptors.size() == 1)
         call.ends->memory = std::move(answer->descriptors[0]);
@@ -371,15 +371,15 @@ class Rendezvous {
     if (hello->version != kWireVersion)
       throw Error(ErrorCode::version,
                   fmt::format("rank {} speaks version {} of our protocols, rank {} version {}; all "
-                              "ranks must run one version",
+                              "ranks must run the same version",
                               peer, hello->version, context_.rank, kWireVersion))
           .with_rank(peer);
     if (message.descriptors.size() != (memory_ < 0 ? 3u : 4u) ||
         !SharedRings::is_valid_size(hello->ring_bytes) || !is_eventfd(message.descriptors[1]) ||
         !is_eventfd(message.descriptors[2]))
-      throw Error(
-          ErrorCode::corrupt_data,
-          fmt::format("rank {} sent no rings and doorbells to rank {}", peer, context_.rank))
+      throw Error(ErrorCode::corrupt_data,
+                  fmt::format("rank {} did not send the descriptors of its ring buffers to rank {}",
+                              peer, context_.rank))
           .with_rank(peer);
     auto rings = SharedRings::adopt(std::move(message.descriptors[0]), hello->ring_bytes);
     auto ends = std::make_unique<ShmEnds>(ShmEnds{std::move(rings),

@@ -74,7 +74,7 @@ SharedRings SharedRings::adopt(Descriptor memory, size_t ring_bytes) {
   const bool is_ours = ::fstat(memory.get(), &status) == 0 && S_ISREG(status.st_mode) &&
                        status.st_size == static_cast<off_t>(total_bytes(ring_bytes)) &&
                        (::fcntl(memory.get(), F_GET_SEALS) & kSeals) == kSeals;
-  if (!is_ours) throw Error(ErrorCode::corrupt_data, "what it sent is no shared ring");
+  if (!is_ours) throw Error(ErrorCode::corrupt_data, "what it sent is not a shared ring buffer");
   return {std::move(memory), ring_bytes};
 }
 

@@ -35,7 +35,7 @@ std::string_view ShmChannel::look_for_end(bool carefully) {
   else if (watched[0].revents & (POLLRDHUP | POLLHUP | POLLERR))
     end_ = "its end of the shared memory was closed";
   else if (watched[0].revents != 0)
-    end_ = "it sent something on a socket that only tells of its end";
+    end_ = "it sent data on a socket that carries none";
   return end_;
 }
 

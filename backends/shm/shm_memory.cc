@@ -159,7 +159,7 @@ class ShmMemory final : public SharedMemory {
       peers_[at] = std::make_unique<PeerFile>(
           peer, SharedFile::adopt(std::move(end.memory), first_.bytes()), first_.bytes());
       Descriptor bell(::fcntl(end.peer.descriptor(), F_DUPFD_CLOEXEC, 0));
-      if (!bell) throw system_error("cannot duplicate a doorbell", errno);
+      if (!bell) throw system_error("cannot duplicate an eventfd", errno);
       bells_[at] = std::make_unique<Bell>(std::move(bell));
     }
   }
@@ -211,7 +211,7 @@ SharedFile SharedFile::adopt(Descriptor descriptor, size_t bytes) {
   const bool is_ours = ::fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode) &&
                        status.st_size >= static_cast<off_t>(bytes) &&
                        (::fcntl(file.descriptor(), F_GET_SEALS) & kMemorySeals) == kMemorySeals;
-  if (!is_ours) throw Error(ErrorCode::corrupt_data, "what it sent is no memory to share");
+  if (!is_ours) throw Error(ErrorCode::corrupt_data, "what it sent is not memory to share");
   return file;
 }
 

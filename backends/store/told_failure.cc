@@ -43,7 +43,7 @@ bool ToldFailure::take(const std::string& told) const {
   if (!teller || !rank || !code)
     throw Error(
         ErrorCode::corrupt_data,
-        fmt::format("the store's key {} holds \"{:.60}\", which no rank tells", key_, told));
+        fmt::format("the store's key {} holds \"{:.60}\", which no rank writes", key_, told));
   const auto text = told.substr(words[0].size() + words[1].size() + words[2].size() + 3);
   // The report says that this rank caused the failure, but this rank knows of no fault of its own.
   // It only knows that the two ranks cannot connect. So it takes the teller as the cause.

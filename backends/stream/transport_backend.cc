@@ -68,7 +68,7 @@ class TransportBackend final : public Backend {
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     if (!capabilities_.serves(collective.kind, collective.dtype, collective.op))
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} with op {} means nothing on {}", to_string(collective.kind),
+                  fmt::format("{} with op {} cannot be applied to {}", to_string(collective.kind),
                               to_string(collective.op), to_string(collective.dtype)));
     return executor_.start(choose(collective), collective, launch);
   }

@@ -183,8 +183,8 @@ std::string Connector::wait_for_address(const Peer& peer) {
         missing.push_back(other->rank);
     std::sort(missing.begin(), missing.end());
     throw Error(ErrorCode::timeout,
-                fmt::format("rank {} waited in vain for {} to announce a TCP address; check that "
-                            "every rank was started and uses the same store and backend",
+                fmt::format("rank {} waited without success for {} to announce a TCP address; "
+                            "check that every rank was started and uses the same store and backend",
                             context_.rank, format_rank_set(missing)))
         .with_rank(missing.front());
   }

@@ -174,7 +174,7 @@ UcxWorker::UcxWorker(const Context& context) : context_(std::make_shared<UcxCont
     check(context, ucp_worker_get_efd(worker_, &descriptor_), "wake a thread that sleeps");
     ucp_address_t* address = nullptr;
     size_t bytes = 0;
-    check(context, ucp_worker_get_address(worker_, &address, &bytes), "tell its address");
+    check(context, ucp_worker_get_address(worker_, &address, &bytes), "get its address");
     address_.assign(reinterpret_cast<const char*>(address), bytes);
     ucp_worker_release_address(worker_, address);
   } catch (...) {

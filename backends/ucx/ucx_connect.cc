@@ -114,9 +114,10 @@ void UcxTransport::meet(const Context& context) {
       }
     }
     if (!missing.empty())
-      throw Error(ErrorCode::timeout,
-                  fmt::format("rank {} waited for {} to connect through UCX, in vain; did it die?",
-                              rank_, format_rank_set(missing)))
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("rank {} waited for {} to connect through UCX, without success; did it die?",
+                      rank_, format_rank_set(missing)))
           .with_rank(missing.front());
     for (const auto& peer : peers_) {
       if (!peer) continue;
@@ -150,8 +151,8 @@ void UcxTransport::await_hellos(const Context& context) {
     if (silent.empty()) return;
     if (context.deadline.passed())
       throw Error(ErrorCode::timeout,
-                  fmt::format("rank {} waited for {} to answer through UCX, in vain; check that "
-                              "TUTTI_INTERFACE names a network that they share",
+                  fmt::format("rank {} waited for {} to answer through UCX, without success; check "
+                              "that TUTTI_INTERFACE names a network that they share",
                               rank_, format_rank_set(silent)))
           .with_rank(silent.front());
     // A rank that has failed reports it in the store.

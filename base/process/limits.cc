@@ -26,13 +26,13 @@ std::string limit_advice(int error_number) {
       return "this machine has no open files left; allow more with sysctl fs.file-max";
     case EAGAIN:
       return fmt::format(
-          "this user may have {} processes and threads (ulimit -u), this process {} kB of "
-          "addresses (ulimit -v), and a container may have fewer threads (pids.max); allow more",
+          "this user may have {} processes and threads (ulimit -u), this process {} kB of address "
+          "space (ulimit -v), and a container may have fewer threads (pids.max); allow more",
           limit(RLIMIT_NPROC), limit(RLIMIT_AS, 1024));
     case ENOMEM:
       return fmt::format(
-          "this process may have {} kB of addresses (ulimit -v) and lock {} kB (ulimit -l), and a "
-          "container may have less memory; allow more",
+          "this process may have {} kB of address space (ulimit -v) and lock {} kB (ulimit -l), "
+          "and a container may have less memory; allow more",
           limit(RLIMIT_AS, 1024), limit(RLIMIT_MEMLOCK, 1024));
     case ENOSPC:
       return "there is no space left; make some, for shared memory in /dev/shm (df /dev/shm)";

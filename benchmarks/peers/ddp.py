@@ -30,15 +30,16 @@ LESS = {"gloo": "nothing", "tutti": "nothing", "hook": "idle"}
 def parse_arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--set", required=True, help="CSV: index,name,numel,shape")
-    parser.add_argument("--way", default="gloo", help=f"of {','.join(WAYS)}; several with commas")
+    parser.add_argument("--way", default="gloo",
+                        help=f"one or more of {','.join(WAYS)}, separated by commas")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=5, help="of each kind")
+    parser.add_argument("--steps", type=int, default=5, help="number of steps of each way")
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--fresh-gradients", action="store_true",
                         help="zero_grad(set_to_none=True), so every step has new ones; without, they "
                              "are set to zero where they lie")
     parser.add_argument("--calls", type=int, default=0,
-                        help="also the median of so many blocking all_reduce calls of 4 bytes")
+                        help="also time this many blocking all_reduce calls of 4 bytes")
     parser.add_argument("--variant", default="shipped")
     parser.add_argument("--deadline", type=int, default=120, help="seconds")
     arguments = parser.parse_args()

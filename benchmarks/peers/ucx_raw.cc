@@ -40,7 +40,7 @@ class RawUcx {
 
     ucp_address_t* address = nullptr;
     size_t length = 0;
-    check(ucp_worker_get_address(worker_, &address, &length), "tell its address");
+    check(ucp_worker_get_address(worker_, &address, &length), "get its address");
     const auto theirs = exchange(team, std::string(reinterpret_cast<const char*>(address), length));
     ucp_worker_release_address(worker_, address);
     ucp_ep_params_t endpoint{};

@@ -39,7 +39,7 @@ int odd_rank(Voices voices, const std::function<std::string(const Request&)>& de
 }
 
 struct Rule {
-  const char* what;  // "all ranks must submit one ..."
+  const char* what;  // "all ranks must submit the same ..."
   bool (*applies)(CollectiveKind);
   std::string (*describe)(const Request&);
 };
@@ -67,7 +67,7 @@ constexpr Rule kRules[] = {
      }},
     {"dtype", typed, [](const Request& r) { return r.signature.describe(); }},
     {"shape", whole_shape, [](const Request& r) { return r.signature.describe(); }},
-    {"shape but for the first extent", row_shape,
+    {"shape, except for the first extent", row_shape,
      [](const Request& r) { return r.signature.describe(); }},
     {"op", reducing, [](const Request& r) { return std::string(to_string(r.signature.op)); }},
     {"prescale and postscale", reducing,
@@ -97,7 +97,7 @@ constexpr Rule kRules[] = {
                             signature.layout);
        return std::string("memory of its own");
      }},
-    {"use of the result", reducing,
+    {"use of the result (gradients alone or an update)", reducing,
      [](const Request& r) {
        return std::string(r.signature.updates ? "a GradientArena that updates" : "gradients alone");
      }},
@@ -108,7 +108,7 @@ constexpr Rule kRules[] = {
 std::string essence(const Rule& rule, const Request& request) {
   const std::string_view what(rule.what);
   if (what == "dtype") return std::string(to_string(request.signature.dtype));
-  if (what == "shape but for the first extent") {
+  if (what == "shape, except for the first extent") {
     const auto& shape = request.signature.shape;
     return shape.rank() == 0 ? "scalar" : shape.with_rows(0).to_string();
   }
@@ -148,11 +148,12 @@ std::optional<Error> check_outputs(const std::string& name, Voices voices, int s
   for (const auto& [rank, request] : voices) {
     if (request->output_rows < 0) continue;
     if (only_root && row_type(*request) != row_type(*source))
-      return Error(ErrorCode::mismatch,
-                   fmt::format("\"{}\": rank {} gave an output {}, but the root scatters {}; both "
-                               "must be alike but for the first extent. Nothing was changed.",
-                               name, rank, request->signature.describe(),
-                               source->signature.describe()))
+      return Error(
+                 ErrorCode::mismatch,
+                 fmt::format(
+                     "\"{}\": rank {} gave an output {}, but the root scatters {}; both must have "
+                     "the same dtype and shape, except for the first extent. Nothing was changed.",
+                     name, rank, request->signature.describe(), source->signature.describe()))
           .with_rank(rank);
     const int64_t rows = rows_for(kind, voices, rank, size, *source);
     if (request->output_rows != rows)
@@ -200,8 +201,8 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
           return fmt::format("rows [{}]", fmt::join(r.rows, ","));
         };
         return Error(ErrorCode::mismatch,
-                     fmt::format("\"{}\": {}; all ranks must submit one division of the rows. "
-                                 "Nothing was changed.",
+                     fmt::format("\"{}\": {}; all ranks must give the same number of rows for each "
+                                 "rank. Nothing was changed.",
                                  name, who_said_what(voices, describe)))
             .with_rank(rank);
       }
@@ -230,19 +231,18 @@ std::optional<Error> check_pair(const std::string& name, Voices voices) {
   if (a.placement != b.placement)
     return Error(ErrorCode::mismatch,
                  fmt::format("\"{}\": rank {} gave memory on {}, rank {} memory on {}; both must "
-                             "give the same kind. Nothing was changed.",
+                             "use the same kind of memory. Nothing was changed.",
                              name, voices[0].first, to_string(Device{a.placement, 0}),
                              voices[1].first, to_string(Device{b.placement, 0})));
   if (a.dtype != b.dtype || a.shape.count() != b.shape.count()) {
     const auto verb = [](const Signature& s) {
       return s.kind == CollectiveKind::send ? "sends" : "expects";
     };
-    return Error(
-               ErrorCode::mismatch,
-               fmt::format("\"{}\": rank {} {} {}, rank {} {} {}; both must name one dtype and as "
-                           "many elements. Nothing was changed.",
-                           name, voices[0].first, verb(a), a.describe(), voices[1].first, verb(b),
-                           b.describe()))
+    return Error(ErrorCode::mismatch,
+                 fmt::format("\"{}\": rank {} {} {}, rank {} {} {}; both must name the same dtype "
+                             "and number of elements. Nothing was changed.",
+                             name, voices[0].first, verb(a), a.describe(), voices[1].first, verb(b),
+                             b.describe()))
         .with_rank(voices[1].first);
   }
   return {};
@@ -263,8 +263,8 @@ std::optional<Error> find_disagreement(const std::string& name, Voices voices, i
     const int rank = odd_rank(voices, essence_of);
     if (rank < 0) continue;
     return Error(ErrorCode::mismatch,
-                 fmt::format("\"{}\": {}; all ranks must submit one {}. Nothing was changed.", name,
-                             who_said_what(voices, rule.describe), rule.what))
+                 fmt::format("\"{}\": {}; all ranks must submit the same {}. Nothing was changed.",
+                             name, who_said_what(voices, rule.describe), rule.what))
         .with_rank(rank)
         .with_tensor(name);
   }

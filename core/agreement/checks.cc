@@ -34,7 +34,7 @@ void check_signature(const Signature& signature) {
                                           [](int64_t extent) { return extent <= kMostElements; }),
                   "it names a tensor that is larger than memory can be");
   need_of_message(signature.begin >= 0 && signature.begin <= count,
-                  "it names a place beyond the end of a tensor");
+                  "it names an offset beyond the end of a tensor");
 }
 
 void check_request(const Request& request, int rank, int size) {
@@ -43,16 +43,16 @@ void check_request(const Request& request, int rank, int size) {
   const bool is_from_any = signature.kind == CollectiveKind::recv && signature.root == kFromAnyRank;
   need_of_message(is_operation_name(request.name), "it asks for an operation without a name");
   need_of_message(is_from_any || is_rank(signature.root, size),
-                  "it asks for a root that is no rank");
+                  "it asks for a root that is not a rank");
   need_of_message(!is_pair(signature.kind) || signature.root != rank, "it sends to itself");
   need_of_message(request.rows.empty() || request.rows.size() == of_ranks,
-                  "it gives rows of other ranks than there are");
+                  "its list of rows does not fit the number of ranks");
   need_of_message(std::ranges::all_of(request.rows, [](int64_t count) { return count >= 0; }),
                   "it gives a negative number of rows");
   if (!exchanges_parts(signature.kind)) return;
   // The ranks that receive the rows rely on these counts.
   need_of_message(request.rows.size() == of_ranks && are_rows(request.rows),
-                  "it gives no rows to each rank");
+                  "its list does not give rows to each rank");
 }
 
 void check_response(const Response& response, int size) {
@@ -63,28 +63,28 @@ void check_response(const Response& response, int size) {
   need_of_message(is_operation_name(response.name), "it answers an operation without a name");
   if (response.error)
     return need_of_message(!is_pair(response.signature.kind) || rows.size() == 2,
-                           "it names no two ranks that send and receive");
+                           "it does not name a sender and a receiver");
   need_of_message(response.pair >= -1 && response.pair < kMostPairs,
-                  "it makes a pair of no number");
+                  "it makes a pair whose id is out of range");
   need_of_message(
       std::ranges::all_of(response.joined, [&](int64_t r) { return is_rank(r, size); }) &&
           is_ascending(response.joined) && response.joined.size() < of_ranks,
       "it counts ranks that cannot have joined");
   need_of_message(is_rank(response.signature.root, size) ||
                       (is_pair(response.signature.kind) && response.signature.root == kFromAnyRank),
-                  "it names a root that is no rank");
-  need_of_message(are_rows(rows), "it gives a number of rows that cannot be");
+                  "it names a root that is not a rank");
+  need_of_message(are_rows(rows), "it gives an impossible number of rows");
   const auto kind = response.signature.kind;
   if (is_pair(kind))
     return need_of_message(
         rows.size() == 2 && is_rank(rows[0], size) && is_rank(rows[1], size) && rows[0] != rows[1],
-        "it names no two ranks that send and receive");
+        "it does not name a sender and a receiver");
   bool fits = rows.size() == (has_rows(kind) ? of_ranks : 0);
   if (deals_parts(kind)) fits |= rows.empty();
   // The list has the rows from each rank, and then the largest number of rows from any rank.
   if (exchanges_parts(kind))
     fits = rows.size() == of_ranks + 1 && *std::ranges::max_element(rows) == rows.back();
-  need_of_message(fits, "it gives rows of other ranks than there are");
+  need_of_message(fits, "its list of rows does not fit the number of ranks");
 }
 
 bool answers(const Request& asked, const Response& response, int rank, int size) {
@@ -133,7 +133,7 @@ bool answers(const Request& asked, const Response& response, int rank, int size)
 }
 
 void check_answer(const Request& asked, const Response& response, int rank, int size) {
-  need_of_message(answers(asked, response, rank, size), "it answers something else than was asked");
+  need_of_message(answers(asked, response, rank, size), "it does not answer what was asked");
 }
 
 void check_planned(const Plan::Tensor& tensor, int size) {
@@ -141,7 +141,7 @@ void check_planned(const Plan::Tensor& tensor, int size) {
   if (!exchanges_parts(tensor.signature.kind)) return;
   need_of_message(tensor.given.size() == static_cast<size_t>(size) && are_rows(tensor.given) &&
                       *std::ranges::max_element(tensor.given) <= tensor.rows.back(),
-                  "a plan gives no rows to each rank");
+                  "a plan does not give rows to each rank");
 }
 
 void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes) {
@@ -150,10 +150,11 @@ void check_plan(const std::vector<Plan::Tensor>& tensors, int64_t partition_byte
   std::unordered_set<std::string_view> names;
   for (const auto& tensor : tensors) {
     need_of_message(is_operation_name(tensor.name) && PlanLearner::can_replay(tensor.signature),
-                    "a plan replays what no plan can");
+                    "a plan has an operation that cannot be replayed");
     need_of_message(names.insert(tensor.name).second, "a plan has one tensor twice");
   }
-  need_of_message(count_pieces(tensors, partition_bytes) <= kMostPieces, "a plan has no end");
+  need_of_message(count_pieces(tensors, partition_bytes) <= kMostPieces,
+                  "a plan has too many pieces");
 }
 
 int64_t count_pieces(const std::vector<Plan::Tensor>& tensors, int64_t partition_bytes) {

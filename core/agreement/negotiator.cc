@@ -36,9 +36,9 @@ Error joined_without(const std::string& name, const Signature& signature,
   const auto text =
       signature.updates
           ? fmt::format(
-                "\"{}\": the optimizer's step that is fused with this allreduce cannot run "
-                "while {} has joined (is out of data), which would miss the update; give "
-                "every rank as many steps. Nothing was changed.",
+                "\"{}\": the optimizer's step that is fused with this allreduce cannot run while "
+                "{} has joined (is out of data), which would miss the update; give every rank the "
+                "same number of steps. Nothing was changed.",
                 name, ranks)
           : fmt::format(
                 "\"{}\": {} cannot run while {} has joined (is out of data); only "

@@ -65,7 +65,7 @@ void encode(WireWriter& writer, const Error& error) {
 
 Error decode_error(WireReader& reader) {
   const auto code = reader.enumeration<ErrorCode>(static_cast<int>(ErrorCode::internal) + 1);
-  need_of_message(code >= ErrorCode::invalid_argument, "it tells of an error without a code");
+  need_of_message(code >= ErrorCode::invalid_argument, "it reports an error without a code");
   const auto rank = reader.get<int32_t>();
   auto tensor = reader.text();
   return Error(code, reader.text()).with_rank(rank).with_tensor(tensor);

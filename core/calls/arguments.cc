@@ -37,23 +37,23 @@ int64_t rows_of(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[0]; }
 
 void check_alike(std::string_view name, const TensorView& input, const TensorView& output) {
   if (input.shape() != output.shape() || input.dtype() != output.dtype())
-    throw refused(name, fmt::format("input {}{} and output {}{} must be alike",
+    throw refused(name, fmt::format("input {}{} and output {}{} must have the same dtype and shape",
                                     to_string(input.dtype()), input.shape().to_string(),
                                     to_string(output.dtype()), output.shape().to_string()));
   if (layout_of(input) != layout_of(output))
-    throw refused(name,
-                  fmt::format("input with strides [{}] and output with strides [{}] must be "
-                              "alike",
-                              fmt::join(input.strides(), ","), fmt::join(output.strides(), ",")));
+    throw refused(
+        name, fmt::format(
+                  "input with strides [{}] and output with strides [{}] must have the same layout",
+                  fmt::join(input.strides(), ","), fmt::join(output.strides(), ",")));
 }
 
 void check_row_type(std::string_view name, const TensorView& input, const TensorView& output) {
   if (input.dtype() == output.dtype() && input.shape().with_rows(0) == output.shape().with_rows(0))
     return;
-  throw refused(name,
-                fmt::format("input {}{} and output {}{} must be alike but for the first extent",
-                            to_string(input.dtype()), input.shape().to_string(),
-                            to_string(output.dtype()), output.shape().to_string()));
+  throw refused(name, fmt::format("input {}{} and output {}{} must have the same dtype and shape, "
+                                  "except for the first extent",
+                                  to_string(input.dtype()), input.shape().to_string(),
+                                  to_string(output.dtype()), output.shape().to_string()));
 }
 
 void check_rows(std::string_view name, std::span<const int64_t> rows, int size) {

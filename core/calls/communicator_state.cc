@@ -17,7 +17,8 @@ Error refused(std::string_view name, const std::string& why) {
 }
 
 Error op_means_nothing(std::string_view name, DataType dtype, ReduceOp op) {
-  return refused(name, fmt::format("op {} means nothing on {}", to_string(op), to_string(dtype)));
+  return refused(name,
+                 fmt::format("op {} cannot be applied to {}", to_string(op), to_string(dtype)));
 }
 
 uint64_t layout_of(const TensorView& view) {
@@ -70,11 +71,10 @@ CommunicatorState::~CommunicatorState() {
 
 void CommunicatorState::check_name(std::string_view name) const {
   if (is_operation_name(name)) return;
-  throw refused(name, name.empty()
-                          ? "an operation needs a name by which the ranks match it"
-                          : fmt::format("a name of {} bytes was given; one has at most {} and no "
-                                        "control characters",
-                                        name.size(), kLongestName))
+  throw refused(name, name.empty() ? "an operation needs a name by which the ranks match it"
+                                   : fmt::format("a name of {} bytes was given; a name has at most "
+                                                 "{} bytes and no control characters",
+                                                 name.size(), kLongestName))
       .with_rank(options.rank);
 }
 

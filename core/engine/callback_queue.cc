@@ -14,7 +14,7 @@ void run_callback(std::function<void()> callback, const CallbackReport& report) 
     } catch (const std::exception& error) {
       report(fmt::format("a callback threw: {}; {}", error.what(), kThen));
     } catch (...) {
-      report(fmt::format("a callback threw something that is no std::exception; {}", kThen));
+      report(fmt::format("a callback threw something that is not a std::exception; {}", kThen));
     }
   } catch (...) {
     // There may be no memory for the line, which is then lost.

@@ -229,7 +229,8 @@ void Engine::close(std::string_view error) noexcept {
         thread_.detach();
       log(LogLevel::error,
           fmt::format("rank {}: closing: a thread was still in an update or an observer after "
-                      "TUTTI_CLOSE_TIMEOUT={} s; it is left there, and no rank was told goodbye",
+                      "TUTTI_CLOSE_TIMEOUT={} s; it is left running, and this rank closes without "
+                      "a farewell to the others",
                       context_.rank, options_.close_timeout));
       end_callbacks();
       return;

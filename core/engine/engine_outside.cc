@@ -11,11 +11,12 @@ namespace tutti {
 namespace {
 
 Error freed_in_use(const std::string& name, int rank) {
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("\"{}\": rank {} freed the SharedRegion in which its tensor lies before "
-                           "the Work was done; wait for the Work first. The other ranks got what "
-                           "was there",
-                           name, rank))
+  return Error(
+             ErrorCode::invalid_argument,
+             fmt::format(
+                 "\"{}\": rank {} freed the SharedRegion in which its tensor lies before the Work "
+                 "was done; wait for the Work first. The other ranks received what the memory held",
+                 name, rank))
       .with_rank(rank)
       .with_tensor(name);
 }

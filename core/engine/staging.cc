@@ -127,9 +127,8 @@ struct Staging::Job {
   Job(std::shared_ptr<Engine> of, const std::string& name)
       : engine(std::move(of)),
         given_up(ErrorCode::unavailable,
-                 fmt::format("\"{}\": what should have ended it on its device was never called, as "
-                             "the device failed or this process ran out of memory; make a new "
-                             "Communicator",
+                 fmt::format("\"{}\": its device never reported its end, because the device failed "
+                             "or this process ran out of memory; make a new Communicator",
                              name)) {}
   ~Job() {
     if (is_promised && !engine->forked()) finish(std::move(given_up));

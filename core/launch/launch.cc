@@ -74,8 +74,8 @@ class Family {
   void place_locally(LauncherInfo& launch, const std::string& rank, const std::string& size) const {
     place_in(launch.local_rank, launch.local_size, rank, size);
     if (launch.local_size > launch.size)
-      throw not_usable(fmt::format("{}={} ranks on one host are more than all {}", size,
-                                   launch.local_size, launch.size));
+      throw not_usable(fmt::format("{}={} ranks on one host are more than the {} ranks of the job",
+                                   size, launch.local_size, launch.size));
     launch.sources["TUTTI_LOCAL_RANK"] = rank;
     launch.sources["TUTTI_LOCAL_SIZE"] = size;
   }
@@ -86,8 +86,8 @@ class Family {
     size = number(size_name, 1, kHighestRank);
     rank = number(rank_name, 0, kHighestRank);
     if (rank >= size)
-      throw not_usable(fmt::format("{}={} is no rank of {}={} (want 0 to {})", rank_name, rank,
-                                   size_name, size, size - 1));
+      throw not_usable(fmt::format("{}={} is not a rank of {}={} (must be from 0 to {})", rank_name,
+                                   rank, size_name, size, size - 1));
   }
 
   const Environment& environment_;
@@ -108,8 +108,8 @@ bool detect_tutti(const Environment& environment, LauncherInfo& launch) {
   launch.sources.clear();  // the settings table itself reads these variables
   if (launch.size > 1 && !family.has("TUTTI_STORE"))
     throw not_usable(
-        fmt::format("TUTTI_SIZE={} ranks must meet somewhere, but TUTTI_STORE is missing "
-                    "(want tcp://host:port or file:///folder); tutti-run sets it",
+        fmt::format("TUTTI_SIZE={} ranks must meet somewhere, but TUTTI_STORE is missing (expected "
+                    "tcp://host:port or file:///folder); tutti-run sets it",
                     launch.size));
   return true;
 }
@@ -222,7 +222,7 @@ void meet_in_slurm(const Family& family, LauncherInfo& launch) {
     launch.file = fmt::format("slurm-{}-{}", job, optional("SLURM_SRUN_COMM_PORT"));
     if (launch.file.find('/') != launch.file.npos)
       throw not_usable(
-          fmt::format("SLURM_JOB_ID and SLURM_STEP_ID (set by Slurm) are no numbers: {}", job));
+          fmt::format("SLURM_JOB_ID and SLURM_STEP_ID (set by Slurm) are not numbers: {}", job));
     return;
   }
   const auto& list = family.text("SLURM_STEP_NODELIST");

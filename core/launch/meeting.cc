@@ -17,7 +17,7 @@ MeetingPlace decode_meeting_place(const std::string& text) {
   const auto parts = split_text(text, ',');
   if (parts.size() != 2 || !parts[0].starts_with("tcp://"))
     throw Error(ErrorCode::corrupt_data,
-                "the launcher passed on something that is no address from rank 0");
+                "what the launcher passed on from rank 0 is not an address");
   return {parts[0], parts[1]};
 }
 
@@ -35,8 +35,8 @@ StoreAddress parse_store_url(const std::string& url) {
       colon == url.npos ? std::nullopt : parse_integer(url.substr(colon + 1), 1, 65535);
   if (!url.starts_with(kScheme) || colon <= kScheme.size() || !port)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("TUTTI_STORE={} is not the address of a store (want tcp://host:port or "
-                            "file:///folder)",
+                fmt::format("TUTTI_STORE={} is not the address of a store (expected "
+                            "tcp://host:port or file:///folder)",
                             url));
   std::string host = url.substr(kScheme.size(), colon - kScheme.size());
   if (host.size() > 2 && host.front() == '[' && host.back() == ']')

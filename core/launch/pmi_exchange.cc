@@ -35,9 +35,10 @@ class PmiConnection {
       if (const auto equals = word.find('='); equals != word.npos)
         answer.emplace(word.substr(0, equals), word.substr(equals + 1));
     if (answer["cmd"] != expected)
-      throw Error(ErrorCode::corrupt_data,
-                  fmt::format("the launcher's PMI server answered \"{:.60}\" to \"{}\" (want {})",
-                              line, command, expected));
+      throw Error(
+          ErrorCode::corrupt_data,
+          fmt::format("the launcher's PMI server answered \"{:.60}\" to \"{}\" (expected {})", line,
+                      command, expected));
     if (const auto code = answer.find("rc"); code != answer.end() && code->second != "0")
       throw Error(ErrorCode::unavailable,
                   fmt::format("the launcher's PMI server refused \"{}\": {:.60}", command, line));

@@ -41,8 +41,7 @@ double seconds_since(Clock::time_point begin) {
 ForgottenAttempt::ForgottenAttempt(int own)
     : Error(ErrorCode::peer_silent,
             fmt::format("rank {} finds that the others have left the attempt to connect: they went "
-                        "on or gave it up while this rank was stopped or cut off. It must start "
-                        "anew",
+                        "on or gave it up while this rank was stopped or cut off. Start it again",
                         own)) {
   with_rank(own);
 }
@@ -95,7 +94,7 @@ std::vector<Place> Attempt::meet() {
   }
   if (static_cast<int>(places.size()) != options_.size)
     throw Error(ErrorCode::corrupt_data,
-                fmt::format("the store holds {} places of {} ranks", places.size(), options_.size));
+                fmt::format("the store lists {} ranks, expected {}", places.size(), options_.size));
   members_.clear();
   for (const auto& place : places) members_.push_back({place.world_rank, place.incarnation});
   awaited_ = "connected";

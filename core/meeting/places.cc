@@ -83,8 +83,9 @@ PlaceRecord decode_place(int rank, const std::string& text) {
   };
   if (lines.size() != 10 || number(2) < 0 || number(3) < 0 || number(4) < 0 ||
       number(7, INT64_MAX) < 0 || number(8, INT64_MAX) < 0)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("rank {} wrote something into the store that is no rank's place", rank))
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("rank {} wrote something into the store that does not describe a rank", rank))
         .with_rank(rank);
   PlaceRecord record;
   auto& place = record.place;
@@ -119,15 +120,16 @@ void check_terms(const std::string& theirs, const Options& options) {
   if (lines[0] != kVersion)
     throw Error(ErrorCode::version,
                 side_by_side("rank {} runs version {} of the library, rank {} runs version {}; all "
-                             "ranks must run one version",
+                             "ranks must run the same version",
                              other, lines[0], options.rank, std::string(kVersion)))
         .with_rank(other);
   const auto a = split_text(lines[2], ' '), b = split_text(agreed_settings(options), ' ');
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
     if (a[i] != b[i])
-      throw Error(ErrorCode::mismatch,
-                  side_by_side("rank {} has {}, rank {} has {}; all ranks must have one setting",
-                               other, a[i], options.rank, b[i]))
+      throw Error(
+          ErrorCode::mismatch,
+          side_by_side("rank {} has {}, rank {} has {}; all ranks must have the same setting",
+                       other, a[i], options.rank, b[i]))
           .with_rank(other);
 }
 

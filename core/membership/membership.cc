@@ -200,8 +200,8 @@ Error store_is_gone(const CommunicatorState& parent, const Error& error) {
                 "it lived in rank 0 of the job, which was lost, so the job ends. Start it "
                 "under tutti-run, which holds the store itself")
           : fmt::format(
-                "rank {} is cut off from it, or what held it has ended. This rank must "
-                "start anew",
+                "rank {} is cut off from it, or the process that held it has ended. Start this "
+                "rank again",
                 options.rank);
   return Error(ErrorCode::unavailable,
                fmt::format("shrink: the job's store {} does not answer ({}): {}", options.store,

@@ -171,7 +171,7 @@ std::vector<int> Survivors::agree(Deadline deadline) {
   if (std::find(candidates_.begin(), candidates_.end(), terms_.own) == candidates_.end())
     throw Error(ErrorCode::peer_silent,
                 fmt::format("rank {} is not among the survivors ({}): the others gave it up while "
-                            "it was stopped or cut off. It must start anew",
+                            "it was stopped or cut off. Start it again",
                             terms_.own, format_rank_set(candidates_)))
         .with_rank(terms_.own);
   return candidates_;

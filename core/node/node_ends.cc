@@ -20,9 +20,9 @@ Error Node::left_error(int rank, const std::string& why) const {
   std::string text;
   if (why.empty())
     text = fmt::format(
-        "{} closed its Communicator, so nothing that needs all ranks can be done any more. Where "
-        "ranks have uneven numbers of steps, those that are out of data call join() before they "
-        "close; {}",
+        "{} closed its Communicator, so nothing that needs all ranks can be done any more. If "
+        "ranks have different numbers of steps, those that are out of data must call join() before "
+        "they close; {}",
         describe_rank(context_, rank), how_to_go_on(context_));
   else
     text = fmt::format(
@@ -147,7 +147,7 @@ Error Node::error_of_exception() const {
   } catch (const std::exception& error) {
     return because(ErrorCode::internal, error.what());
   } catch (...) {
-    return because(ErrorCode::internal, "something was thrown that is no std::exception");
+    return because(ErrorCode::internal, "something was thrown that is not a std::exception");
   }
 }
 

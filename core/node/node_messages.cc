@@ -87,14 +87,13 @@ void Node::handle(int from, std::span<const std::byte> message, Clock::time_poin
     handle(type, from, reader, now);
   } catch (const DamagedMessage& error) {
     // Only this error is the sender's fault. Any other exception is a failure of this rank itself.
-    fault(
-        Error(ErrorCode::corrupt_data,
-              fmt::format("{} sent rank {} a message that cannot be: {}. Do all ranks run the same "
-                          "version? {}",
-                          describe_rank(context_, from), context_.rank, error.what(),
-                          how_to_go_on(context_)))
-            .with_rank(from),
-        true);
+    fault(Error(ErrorCode::corrupt_data,
+                fmt::format(
+                    "{} sent rank {} an invalid message: {}. Do all ranks run the same version? {}",
+                    describe_rank(context_, from), context_.rank, error.what(),
+                    how_to_go_on(context_)))
+              .with_rank(from),
+          true);
   }
 }
 

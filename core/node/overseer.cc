@@ -199,7 +199,7 @@ std::optional<Error> Overseer::what_is_overdue(const Pending& pending, Clock::ti
       return false;
     }
     const std::vector<int> ranks = late();
-    const auto why = ranks.empty() ? std::string(" All ranks have come to it: its data is slow.")
+    const auto why = ranks.empty() ? std::string(" All ranks take part in it; its data is slow.")
                                    : fmt::format(" It waits for {}.{}", format_rank_set(ranks),
                                                  describe_late_ranks(ranks, pending, now));
     overdue = Error(ErrorCode::timeout,
@@ -258,9 +258,9 @@ void Overseer::report_stalls(const Pending& pending, Clock::time_point now) {
   if (blocking.is_waiting()) {
     consider(fmt::format("blocking {}", blocking.name()), blocking.since(), [&] {
       const auto missing = pending.backend.missing(kBlockingQueue);
-      auto line = fmt::format("\"{}\", a blocking call, waits for {} since {:.1f} s on rank {}.{}",
-                              blocking.name(), format_rank_set(missing),
-                              seconds_between(blocking.since(), now), context_.rank,
+      auto line = fmt::format("\"{}\", a blocking call, has waited {:.1f} s for {} on rank {}.{}",
+                              blocking.name(), seconds_between(blocking.since(), now),
+                              format_rank_set(missing), context_.rank,
                               describe_late_ranks(missing, pending, now));
       for (const int rank : missing) {
         const auto& status = statuses_[static_cast<size_t>(rank)];
@@ -276,7 +276,7 @@ void Overseer::report_stalls(const Pending& pending, Clock::time_point now) {
   for (const auto& run : pending.scheduler.runs()) {
     const auto name = Scheduler::describe(*run);
     consider("run " + name, run->started(), [&] {
-      return fmt::format("{} is in flight since {:.1f} s on rank {}.{}", name,
+      return fmt::format("{} has been in flight for {:.1f} s on rank {}.{}", name,
                          seconds_between(run->started(), now), context_.rank,
                          describe_late_ranks(ranks_behind(*run), pending, now));
     });

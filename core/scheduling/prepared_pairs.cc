@@ -60,7 +60,7 @@ bool PreparedPair::recall() {
 
 PreparedPair& PreparedPairs::make(std::string key, int64_t id, const Signature& signature) {
   const auto [found, is_new] = pairs_.try_emplace(key, key, id, signature);
-  need_of_message(is_new, "it makes a pair of two that are one");
+  need_of_message(is_new, "it makes a pair that exists already");
   auto& pair = found->second;
   if (const auto early = early_left_.find(id); early != early_left_.end()) {
     pair.on_left(early->second);
@@ -86,7 +86,8 @@ void PreparedPairs::clear() {
 }
 
 void PreparedPairs::leave_early(int64_t id, uint64_t use) {
-  need_of_message(early_left_.size() < PairLearner::kMostNames, "it leaves pairs without end");
+  need_of_message(early_left_.size() < PairLearner::kMostNames,
+                  "it leaves too many pairs that do not exist");
   early_left_.emplace(id, use);
 }
 
@@ -98,7 +99,7 @@ PreparedPair* PreparedPairs::on_left(int from, int64_t id, uint64_t use) {
     if (id > newest_) leave_early(id, use);
     return nullptr;
   }
-  need_of_message(pair->peer() == from, "it leaves a pair that is not its own");
+  need_of_message(pair->peer() == from, "it leaves a pair of which it is not a member");
   return pair->on_left(use) ? pair : nullptr;
 }
 
@@ -110,7 +111,8 @@ bool PreparedPairs::on_recall(int from, int64_t id, uint64_t use) {
     if (id > newest_) leave_early(id, use);
     return id > newest_;
   }
-  need_of_message(pair->peer() == from, "it asks for a use of a pair that is not its own");
+  need_of_message(pair->peer() == from,
+                  "it asks to give up a use of a pair of which it is not a member");
   return pair->next_use() <= use && pair->leave();
 }
 

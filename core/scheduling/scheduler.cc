@@ -208,7 +208,7 @@ void Scheduler::launch_fused(std::vector<Response>& fusable) {
     has_allreduce |= kind == CollectiveKind::allreduce;
     // A rank that has joined takes part in allreduces without data.
     need_of_message(entry != nullptr || kind == CollectiveKind::allreduce,
-                    "it answers what was not asked");
+                    "it answers a request that this rank did not make");
   }
   if (has_allreduce) plan_.answered_beside();
   const auto buckets = plan_buckets(places, options_.fusion_bytes, options_.partition_bytes);

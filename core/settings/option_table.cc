@@ -23,7 +23,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 40;
 constexpr int kMostSockets = 64;
 constexpr double kMostSeconds = 1e7;
 constexpr std::string_view kWantedProbe =
-    "is not one of auto, always, off or a file (want its absolute path, /...)";
+    "is not one of auto, always, off or a file (expected its absolute path, /...)";
 
 // Ranks exchange their settings as lines of text, so a setting must not contain a line break.
 bool is_probe(std::string_view text) {
@@ -35,7 +35,7 @@ struct Setting {
   std::string variable;
   std::string unit;
   std::string meaning;
-  std::string want;  // "is not a size (want digits ...)"
+  std::string want;  // "is not a size (expected digits ...)"
   // Returns false if the text is invalid. The field is then unchanged.
   std::function<bool(const std::string& text, Options&)> read;
   std::function<std::string(const Options&)> print;
@@ -79,10 +79,10 @@ Setting size(std::string variable, int64_t Options::*field, int64_t low, std::st
   return {std::move(variable),
           "bytes",
           std::move(meaning),
-          low == 0 ? "is not a size (want digits and an optional K, M or G)"
-                   : fmt::format("is not a size of at least {} (want digits and an optional K, M "
-                                 "or G)",
-                                 print_size(low)),
+          low == 0 ? "is not a size (expected digits and an optional K, M or G)"
+                   : fmt::format(
+                         "is not a size of at least {} (expected digits and an optional K, M or G)",
+                         print_size(low)),
           [=](const std::string& text, Options& options) {
             const auto value = parse_size(text);
             if (!value || *value < low || *value > kMostBytes) return false;
@@ -96,7 +96,7 @@ Setting seconds(std::string variable, double Options::*field, double low, std::s
   return {std::move(variable),
           "seconds",
           std::move(meaning),
-          fmt::format("is not a time (want seconds from {} to {})", low, kMostSeconds),
+          fmt::format("is not a time (must be seconds from {} to {})", low, kMostSeconds),
           [=](const std::string& text, Options& options) {
             const auto value = parse_number(text, low, kMostSeconds);
             if (value) options.*field = *value;
@@ -126,7 +126,7 @@ Setting flag(std::string variable, bool Options::*field, std::string meaning) {
   return {std::move(variable),
           "0 or 1",
           std::move(meaning),
-          "is not a switch (want 0 or 1)",
+          "is not a switch (must be 0 or 1)",
           [=](const std::string& value, Options& options) {
             if (value != "0" && value != "1") return false;
             options.*field = value == "1";
@@ -186,78 +186,86 @@ Setting secret(std::string variable, std::string unit, std::string meaning) {
 
 std::vector<Setting> all_settings() {
   return {
-      count("TUTTI_RANK", &Options::rank, 0, kMostRanks, "this process among all"),
-      count("TUTTI_SIZE", &Options::size, 1, kMostRanks, "how many ranks there are"),
+      count("TUTTI_RANK", &Options::rank, 0, kMostRanks,
+            "number of this process among all ranks, from 0"),
+      count("TUTTI_SIZE", &Options::size, 1, kMostRanks, "number of all ranks"),
       count("TUTTI_LOCAL_RANK", &Options::local_rank, 0, kMostRanks,
-            "this process among those of its host"),
-      count("TUTTI_LOCAL_SIZE", &Options::local_size, 1, kMostRanks, "how many ranks its host has"),
+            "number of this process among the ranks of its host, from 0"),
+      count("TUTTI_LOCAL_SIZE", &Options::local_size, 1, kMostRanks,
+            "number of ranks on this host"),
       count("TUTTI_INCARNATION", &Options::incarnation, 0, kMostRanks,
-            "how often this rank had been started before"),
+            "how often this rank was started before"),
       text("TUTTI_STORE", &Options::store, "where ranks meet: tcp://host:port or file:///folder",
-           "is not the address of a store (want tcp://host:port or file:///folder)",
+           "is not the address of a store (expected tcp://host:port or file:///folder)",
            is_store_address),
       flag("TUTTI_SERVE_STORE", &Options::serve_store,
            "rank 0 serves the store at TUTTI_STORE itself"),
       text("TUTTI_JOB", &Options::job, "separates jobs that share a store"),
-      secret("TUTTI_SECRET_FD", "descriptor", "where to read the job's secret; then closed"),
-      secret("TUTTI_SECRET", "text", "the job's secret; then taken out of the environment"),
+      secret("TUTTI_SECRET_FD", "descriptor",
+             "from which the job's secret is read; it is then closed"),
+      secret("TUTTI_SECRET", "text", "the job's secret; it is then removed from the environment"),
       text("TUTTI_INTERFACE", &Options::network_interface,
-           "network interface for this rank, by name or address; empty: chosen"),
-      alike(of_backends(
-          count("TUTTI_TCP_SOCKETS", &Options::tcp_sockets, 1, kMostSockets,
-                "TCP connections between two ranks; more where a network bounds each"))),
+           "network interface of this rank, by name or address; empty: the library chooses"),
+      alike(of_backends(count(
+          "TUTTI_TCP_SOCKETS", &Options::tcp_sockets, 1, kMostSockets,
+          "TCP connections between two ranks; use more if the network limits the rate of each"))),
       of_backends(text(
           "TUTTI_TCP_CONGESTION", &Options::tcp_congestion,
-          "congestion control between ranks, like bbr; empty: the host's own (loopback: cubic)")),
+          "congestion control of TCP connections, such as bbr; empty: the host's own (on loopback "
+          "cubic)")),
       text("TUTTI_HOST", &Options::host,
-           "ranks with one name here count as one host; empty: found out"),
+           "ranks with the same name here count as one host; empty: the ranks find out"),
       alike(
           text("TUTTI_BACKEND", &Options::backend,
                "auto, or a backend: memory, shm, tcp, hierarchical, peer, a plugin, or two levels "
                "(shm+ucx)")),
       text("TUTTI_BACKEND_PATH", &Options::backend_path,
-           "folders with plugins, a:b, before that of the library",
-           "is not a list of folders (want absolute ones, separated by colons)", is_path_list),
+           "folders, separated by colons, that are searched for plugins before the library's own",
+           "is not a list of folders (expected absolute paths, separated by colons)", is_path_list),
       of_backends(text(
           "TUTTI_BACKEND_LIBRARY", &Options::backend_library,
           "file of the library that the backend loads by itself (nccl); empty: the usual name")),
       alike(of_backends(text("TUTTI_NCCL_CONFIG", &Options::nccl_config,
-                             "what NCCL's communicators are told, like min_ctas=4,net_name=Socket",
+                             "settings of NCCL's communicators, such as min_ctas=4,net_name=Socket",
                              "", is_nccl_config))),
-      alike(text("TUTTI_ALGORITHMS", &Options::algorithms,
-                 "overrides like allreduce:0-32k=one_shot,32k-inf=ucx/ring")),
       alike(text(
-          "TUTTI_PROBE", &Options::probe,
-          "figures of the network between hosts: auto (saved, else measured), always (measured), "
-          "off, or the file to save them in",
-          std::string(kWantedProbe), is_probe)),
-      alike(choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
-                   "which promise about bits: fastest, run or rank_order")),
+          "TUTTI_ALGORITHMS", &Options::algorithms,
+          "overrides the choice of algorithms, such as allreduce:0-32k=one_shot,32k-inf=ucx/ring")),
+      alike(text("TUTTI_PROBE", &Options::probe,
+                 "how the network between hosts is known: auto (saved figures; measured if there "
+                 "are none), "
+                 "always (measured), off, or the file in which the figures are saved",
+                 std::string(kWantedProbe), is_probe)),
       alike(
-          size("TUTTI_SEGMENT_BYTES", &Options::segment_bytes, 64, "a pipelined piece of a chunk")),
-      alike(size("TUTTI_FUSION_BYTES", &Options::fusion_bytes, 0, "a bucket; 0: no fusion")),
+          choice("TUTTI_DETERMINISM", &Options::determinism, {"fastest", "run", "rank_order"},
+                 "which results have equal bits: fastest (none is promised), run (in each run), or "
+                 "rank_order (with every algorithm too)")),
+      alike(size("TUTTI_SEGMENT_BYTES", &Options::segment_bytes, 64,
+                 "size of the pieces into which long operations are cut over TCP")),
+      alike(size("TUTTI_FUSION_BYTES", &Options::fusion_bytes, 0,
+                 "largest bucket of fused tensors; 0: no fusion")),
       alike(size("TUTTI_PARTITION_BYTES", &Options::partition_bytes, 0,
-                 "larger tensors travel in pieces of this; 0: whole")),
+                 "larger tensors are sent in pieces of this size; 0: whole")),
       alike(count("TUTTI_CACHE_CAPACITY", &Options::cache_capacity, 0, 1 << 24,
-                  "tensors known by number; 0: none")),
-      alike(flag("TUTTI_REPLAY", &Options::replay, "replay the agreed plan without messages")),
+                  "most names that are sent as short numbers; 0: none")),
+      alike(flag("TUTTI_REPLAY", &Options::replay,
+                 "repeat equal steps by a plan, without requests to rank 0")),
       alike(count("TUTTI_REPLAY_AFTER", &Options::replay_after, 1, 1'000'000,
                   "equal steps before the plan is locked")),
-      alike(
-          flag("TUTTI_MIXED_DEVICES", &Options::mixed_devices,
-               "ranks' tensors of one name may live on different devices: all go by host memory")),
+      alike(flag("TUTTI_MIXED_DEVICES", &Options::mixed_devices,
+                 "tensors of one name may be on different devices: all go through host memory")),
       flag("TUTTI_CHECK_MEMORY", &Options::check_memory,
            "for debugging: host memory freed before its Work was done is an error"),
       seconds("TUTTI_CONNECT_TIMEOUT", &Options::connect_timeout, 0.001,
-              "until all ranks must have met"),
+              "time within which all ranks must be connected"),
       seconds("TUTTI_PEER_TIMEOUT", &Options::peer_timeout, 0.001,
-              "without an answer a rank is silent"),
+              "a rank that does not answer for this time is an error"),
       seconds("TUTTI_OPERATION_TIMEOUT", &Options::operation_timeout, 0,
-              "until a late rank is an error; 0: it is only reported"),
+              "a rank that is late for this time is an error; 0: it is only reported"),
       seconds("TUTTI_STALL_WARNING", &Options::stall_warning, 0.001,
-              "until a late rank is reported first"),
+              "a rank that is late for this time is reported"),
       seconds("TUTTI_CLOSE_TIMEOUT", &Options::close_timeout, 0,
-              "for goodbye, or a callback's end"),
+              "longest wait for the farewell or a running callback when a rank closes"),
       text("TUTTI_TIMELINE", &Options::timeline, "file for the Chrome trace; empty: none"),
       choice("TUTTI_LOG", &Options::log_level, {"error", "warning", "info", "debug"},
              "what is logged: error, warning, info or debug"),
@@ -288,7 +296,7 @@ void read_rows(const Environment& environment, Options& options, const std::stri
                      [&name = variable](const Setting& row) { return row.variable == name; });
     if (setting == settings.end()) {
       const auto nearest = nearest_word(variable, names);
-      throw bad_setting(fmt::format("{} is no setting of Tutti{}", variable,
+      throw bad_setting(fmt::format("{} is not a setting of Tutti{}", variable,
                                     nearest ? fmt::format(" (did you mean {}?)", *nearest) : ""));
     }
     // An invalid value is refused even if the variable is not used.
@@ -321,17 +329,17 @@ void check_options(const Options& options) {
   const auto need = [](bool holds, const std::string& message) {
     if (!holds) throw Error(ErrorCode::invalid_argument, message);
   };
-  need(options.size >= 1,
-       fmt::format("{} ranks are none; the size must be at least 1", options.size));
+  need(options.size >= 1, fmt::format("the size is {}; it must be at least 1", options.size));
   need(options.rank >= 0 && options.rank < options.size,
-       fmt::format("rank {} is no rank of {} (want 0 to {})", options.rank, options.size,
+       fmt::format("rank {} is not a rank of {} (must be from 0 to {})", options.rank, options.size,
                    options.size - 1));
   need(
       options.local_size >= 1 && options.local_rank >= 0 && options.local_rank < options.local_size,
-      fmt::format("local rank {} is no rank of the {} on its host (want 0 to {})",
+      fmt::format("local rank {} is not a rank of the {} on its host (must be from 0 to {})",
                   options.local_rank, options.local_size, options.local_size - 1));
   need(options.local_size <= options.size,
-       fmt::format("{} ranks on one host are more than all {}", options.local_size, options.size));
+       fmt::format("{} ranks on one host are more than the {} ranks of the job", options.local_size,
+                   options.size));
   need(options.size == 1 || !options.store.empty() || options.store_object,
        fmt::format("{} ranks must meet somewhere, but there is no store (tcp://host:port or "
                    "file:///folder); tutti-run provides one",

@@ -110,7 +110,7 @@ void take_secret(const Environment& environment, LearntOnce& learnt) {
   if (descriptor != environment.end())
     learnt.secret.emplace(read_secret(descriptor->second), descriptor->first);
   else if (value != environment.end() && value->second.empty())
-    throw Error(ErrorCode::invalid_argument, "TUTTI_SECRET= is no secret (want any text)");
+    throw Error(ErrorCode::invalid_argument, "TUTTI_SECRET= is empty; set it to any text");
   else if (value != environment.end())
     learnt.secret.emplace(value->second, value->first);
   if (descriptor != environment.end() || value != environment.end())
@@ -166,7 +166,7 @@ MeetingPlace meet_at_address(const Options& options, const LauncherInfo& launch,
                                                      log_up_to(options.log_level, nullptr));
     return {store_url(address, learnt.server->port()), secret};
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}; {} leads to this address, TUTTI_STORE to another",
+    throw Error(error.code(), fmt::format("{}; {} names this address, TUTTI_STORE another",
                                           error.what(), launch.launcher));
   }
 }

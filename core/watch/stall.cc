@@ -51,11 +51,12 @@ std::string cause(int rank, const Negotiator::Waiting& waiting,
 std::string describe_late_rank(int rank, const RankKnowledge& known) {
   if (known.is_stopped) return fmt::format("Rank {} is stopped, by SIGSTOP or a debugger.", rank);
   if (std::isinf(known.heard_seconds))
-    return fmt::format("Nothing was heard of rank {} yet.", rank);
+    return fmt::format("No message has come from rank {} yet.", rank);
   if (!is_alive(known))
     return fmt::format("Rank {} has not answered for {:.1f} s: stopped, or cut off?", rank,
                        known.heard_seconds);
-  if (!known.status) return fmt::format("Rank {} is alive and has not said where it is.", rank);
+  if (!known.status)
+    return fmt::format("Rank {} is alive and has not yet reported what it does.", rank);
   const auto& status = *known.status;
   if (!status.blocking.empty())
     return fmt::format("Rank {} is alive and waits in the blocking call \"{}\".", rank,
@@ -77,8 +78,8 @@ std::string stall_line(const Negotiator::Waiting& waiting,
                        const std::vector<RankKnowledge>& ranks, Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - waiting.since).count();
   std::string line =
-      fmt::format("\"{}\" waits for {} since {:.1f} s ({} {} there).", waiting.name,
-                  format_rank_set(waiting.missing), seconds, format_rank_set(waiting.present),
+      fmt::format("\"{}\" has waited {:.1f} s for {} ({} {} there).", waiting.name, seconds,
+                  format_rank_set(waiting.missing), format_rank_set(waiting.present),
                   waiting.present.size() == 1 ? "is" : "are");
   constexpr size_t kMost = 3;
   for (size_t i = 0; i < std::min(kMost, waiting.missing.size()); ++i) {

@@ -80,7 +80,7 @@ void await(const Context& context, const Descriptor& socket, const std::string& 
   while (::poll(&entry, 1, context.deadline.poll_milliseconds()) <= 0)
     if (context.deadline.passed())
       throw Error(ErrorCode::timeout, "backend unix_socket: rank " + std::to_string(context.rank) +
-                                          " waited in vain for " + what);
+                                          " waited without success for " + what);
 }
 
 std::string key(int rank) { return "unix_socket/" + std::to_string(rank); }

@@ -125,7 +125,7 @@ TEST_F(CheckpointBadInput, HalfOfOne) {
   fs::remove(file("manifest.json"));
   refuses_to_load(ErrorCode::io, "cannot open");
   fs::create_directory(file("manifest.json"));
-  refuses_to_load(ErrorCode::corrupt_data, "manifest.json\" is no plain file");
+  refuses_to_load(ErrorCode::corrupt_data, "manifest.json\" is not a plain file");
 }
 
 TEST_F(CheckpointBadInput, AStepThatIsNotThere) {
@@ -201,7 +201,7 @@ TEST_F(CheckpointBadInput, TensorsThatCannotBeSaved) {
                           TensorView(placed[1].here.data(), Shape{1001}, DataType::f32);
                   });
   refuses_to_save(ErrorCode::invalid_argument,
-                  "\"__metadata__\" is no name for a tensor in a checkpoint",
+                  "\"__metadata__\" is not a name for a tensor in a checkpoint",
                   [](int, auto& placed) { placed[0].name = "__metadata__"; });
   const int64_t strides[] = {1, 7};
   refuses_to_save(
@@ -238,7 +238,7 @@ TEST_F(CheckpointBadInput, AFolderThatCannotBeMade) {
                  [&] { checkpoints.save(2, state.placed()); });
   };
   test::run_threads(2, body);
-  expect_error(ErrorCode::invalid_argument, ": keep is 0, want at least 1", [&] {
+  expect_error(ErrorCode::invalid_argument, ": keep is 0, expected at least 1", [&] {
     test::run_threads(1, [](Communicator&) {});
     auto comm = Communicator::create({});
     CheckpointFolder(*comm, folder(), {.keep = 0});

@@ -110,29 +110,29 @@ TEST_F(CheckpointFile, ForgedHeadersAreCorruptData) {
     refused(text, forge(of_w(extents, "[0," + std::to_string(end) + "]"), 16));
   };
   load(forge(of_w("[4]", "[0,16]"), 16));
-  shape("[-4]", "is no whole number");
-  shape("[-2,-2]", "is no whole number");
-  // In 64 bits, 2^62 + 4 elements would have the same number of bytes as four.
+  shape("[-4]", "is not a whole number");
+  shape("[-2,-2]", "is not a whole number");
+  // 2^62 + 4 elements have, in 64 bits, as many bytes as four.
   shape("[4611686018427387908]", "more bytes than 64 bits");
   shape("[4611686018427387904,4]", "more than 2^63 elements");
   shape("[5]", "\"w\" lies at 0 to 20 of 16 bytes and should have 20", 20);
   shape("[5]", "\"w\" lies at 0 to 16 of 16 bytes and should have 20");
-  shape("\"four\"", "\"four\" is no whole number");
+  shape("\"four\"", "\"four\" is not a whole number");
   for (const char* extents : {"[4.5]", "[1e99]", "[18446744073709551612]", "[true]"})
-    shape(extents, "is no whole number from 0 to 2^63 - 1");
+    shape(extents, "is not a whole number from 0 to 2^63 - 1");
 }
 
 TEST_F(CheckpointFile, OffsetsAreTwoWholeNumbersOfATensorsOwn) {
   const auto offsets = [&](const std::string& numbers, const std::string& text) {
     refused(text, forge(of_w("[4]", numbers), 16));
   };
-  offsets("[0.0,16]", "is no whole number from 0 to 2^63 - 1");
-  offsets("[0,1e300]", "is no whole number from 0 to 2^63 - 1");
-  offsets("[-16,0]", "-16 is no whole number");
+  offsets("[0.0,16]", "is not a whole number from 0 to 2^63 - 1");
+  offsets("[0,1e300]", "is not a whole number from 0 to 2^63 - 1");
+  offsets("[-16,0]", "-16 is not a whole number");
   offsets("[0,16,16]", "\"w\" has 3 data_offsets, expected 2");
   const auto w = entry("[4]", "[0,16]");
   refused("\"x\" lies where other tensors lie", forge(R"({"w":)" + w + R"(,"x":)" + w + "}", 16));
-  for (const char* header : {"null", "[]", "7"}) refused("no JSON object", forge(header, 16));
+  for (const char* header : {"null", "[]", "7"}) refused("not a JSON object", forge(header, 16));
 }
 
 }  // namespace

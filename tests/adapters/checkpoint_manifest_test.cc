@@ -82,13 +82,13 @@ TEST(CheckpointManifest, PartsMakeUpWholeTensorsInsideTheirFiles) {
 }
 
 TEST(CheckpointManifest, NumbersAndNamesAreWhatTheyShouldBe) {
-  refused("1.5 is no whole number from 0 to 2^63 - 1", with("{}", "a", "1.5"));
-  refused("-1 is no whole number from 0", with("{}", "a", "-1"));
-  refused("9223372036854775808 is no whole number", with("{}", "a", "9223372036854775808"));
-  refused("\"../a\" is no name of a file in it", with("{}", "../a"));
-  refused("\"..\" is no name of a file in it", with("{}", ".."));
-  refused("\"\" is no name of a file in it", with("{}", ""));
-  refused("\"0x2\" is no checksum", with(tensor("[5]", part(0, 5, "0", "8", "0x2"))));
+  refused("1.5 is not a whole number from 0 to 2^63 - 1", with("{}", "a", "1.5"));
+  refused("-1 is not a whole number from 0", with("{}", "a", "-1"));
+  refused("9223372036854775808 is not a whole number", with("{}", "a", "9223372036854775808"));
+  refused("\"../a\" is not the name of a file in it", with("{}", "../a"));
+  refused("\"..\" is not the name of a file in it", with("{}", ".."));
+  refused("\"\" is not the name of a file in it", with("{}", ""));
+  refused("\"0x2\" is not a checksum", with(tensor("[5]", part(0, 5, "0", "8", "0x2"))));
   refused("its manifest cannot be read (", with("7"));
   refused("its manifest cannot be read (", "{");
   refused("its manifest is of version 2, this library reads 1", sealed(R"({"version":2})"));
@@ -123,7 +123,7 @@ TEST(CheckpointManifest, OfASingleFile) {
   refuses("\"x\" lies where other tensors lie",
           "{" + entry("w", "[0,16]") + "," + entry("x", "[0,16]") + "}", 16);
   refuses("its header cannot be read (", "{", 0);
-  refuses("its header is no JSON object", "[1]", 0);
+  refuses("its header is not a JSON object", "[1]", 0);
   refuses("\"w\" has 3 data_offsets, expected 2", "{" + entry("w", "[0,8,16]") + "}", 16);
   test::expect_error(ErrorCode::corrupt_data, "7 bytes are too few",
                      [] { Manifest::header_bytes("file", "1234567", 7); });

@@ -162,7 +162,8 @@ TEST(Distributed, HooksGiveTheSameResult) {
     }
     EXPECT_EQ(sgd.w(), 1 - 0.25f * 10);
     EXPECT_EQ(sgd.b(), 1 - 2.0f * 10);
-    expect_refused("\"x\" is no parameter of the distributed optimizer", [&] { sgd.ready("x"); });
+    expect_refused("\"x\" is not a parameter of the distributed optimizer",
+                   [&] { sgd.ready("x"); });
   });
 }
 
@@ -204,23 +205,27 @@ TEST(Distributed, ModelsAreComparedBetweenRanks) {
         EXPECT_EQ(error.rank(), 2);
       }
     };
-    expect_differs("parameter 0 is another on rank 2 than on rank 0: expected \"a\", got \"b\"",
+    expect_differs("parameter 0 is different on rank 2 and on rank 0: expected \"a\", got \"b\"",
                    {{"b", matrix}, {"a", matrix}});
     expect_differs(
-        "parameter \"b\" is of another kind on rank 2 than on rank 0: expected f32[2,3], got "
+        "parameter \"b\" has a different type or shape on rank 2 and on rank 0: expected f32[2,3], "
+        "got "
         "f32[2,3] with strides [1,2]",
         {{"a", matrix}, {"b", matrix.with_strides(columns.data())}});
     expect_differs(
-        "parameter \"a\" is of another kind on rank 2 than on rank 0: expected f32[2,3], got "
+        "parameter \"a\" has a different type or shape on rank 2 and on rank 0: expected f32[2,3], "
+        "got "
         "i32[6]",
         {{"a", TensorView(values.data(), {6}, DataType::i32)}, {"b", matrix}});
     expect_differs(
-        "the model has another number of parameters on rank 2 than on rank 0: expected 2, got 1, "
-        "and the first that only one has is \"b\"",
+        "the model has a different number of parameters on rank 2 and on rank 0: expected 2, got "
+        "1, "
+        "and the first that only one of them has is \"b\"",
         {{"a", matrix}});
     expect_differs(
-        "the model has another number of parameters on rank 2 than on rank 0: expected 2, got 3, "
-        "and the first that only one has is \"c\"",
+        "the model has a different number of parameters on rank 2 and on rank 0: expected 2, got "
+        "3, "
+        "and the first that only one of them has is \"c\"",
         {{"a", matrix}, {"b", matrix}, {"c", matrix}});
     check_tensors_alike(comm, std::vector<NamedTensor>{{"a", matrix}}, "buffer");
   });
@@ -347,7 +352,7 @@ TEST(Distributed, NamesMustDiffer) {
         "two parameters are named \"w\"; gradients are matched by name, so each needs its own",
         [&] { distributed(comm, sgd); });
     sgd.list[1].name = "b";
-    expect_refused("backward_passes_per_step is 0, want at least 1",
+    expect_refused("backward_passes_per_step is 0, expected at least 1",
                    [&] { distributed(comm, sgd, {.backward_passes_per_step = 0}); });
   });
 }

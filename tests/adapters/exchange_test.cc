@@ -321,7 +321,7 @@ TEST(ExchangeBadInput, PoliciesThatExcludeEachOther) {
       {local_sgd(0), "every is 0", "at least 1"},
       {elastic_averaging(1.5), "outer.pull is 1.5", "at most 1"},
       {diloco(4, 0.7, 1.0), "outer.momentum is 1", "less than 1"},
-      {streaming_diloco(10, 5), "fragments=5", "4 parameters; want at most as many fragments"},
+      {streaming_diloco(10, 5), "fragments=5", "4 parameters; use at most that many fragments"},
   };
   run_threads(1, [&](Communicator& comm) {
     for (const auto& [policy, first, second] : cases) {
@@ -384,9 +384,9 @@ TEST(ExchangeBadInput, OptimizersThatCannotDoIt) {
     refused(DataType::f32, {.exchange = local_sgd(2, Momenta::averaged)},
             "momenta are to be averaged or zeroed, but the optimizer has no state()");
     refused(DataType::f32, {.exchange = slow_momentum_sgd(2)},
-            "outer=slow_momentum wants an optimizer with learning_rate()");
+            "outer=slow_momentum needs an optimizer with learning_rate()");
     refused(DataType::f16, {.exchange = local_sgd(2)},
-            "is f16 on the host, want f32 or f64 in host memory; exchange gradients instead");
+            "is f16 on the host, expected f32 or f64 in host memory; exchange gradients instead");
     refused(DataType::f16, {.noise = {.batch = 4}}, "noise policy: gradient of \"w\" is f16");
   });
 }
@@ -405,7 +405,7 @@ TEST(ExchangeBadInput, SettingsThatDifferBetweenRanks) {
       EXPECT_EQ(error.code(), ErrorCode::mismatch);
       EXPECT_EQ(error.rank(), 2);
       EXPECT_THAT(error.what(),
-                  HasSubstr("on rank 2 than on rank 0: expected every=4, got every=8"));
+                  HasSubstr("on rank 2 and on rank 0: expected every=4, got every=8"));
     }
     EXPECT_EQ(trainer.values(), before);
   });
@@ -426,7 +426,7 @@ TEST(ExchangeBadInput, ReplicasThatStartUnequal) {
         EXPECT_EQ(error.tensor(), "third");
         EXPECT_THAT(
             error.what(),
-            AllOf(HasSubstr("\"third\" starts unequal: expected rank 0's values"),
+            AllOf(HasSubstr("\"third\" begins with different values: expected rank 0's"),
                   HasSubstr("load the same checkpoint on every rank"), HasSubstr("rank 1")));
       }
       EXPECT_EQ(trainer.values(), before);

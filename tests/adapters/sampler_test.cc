@@ -84,7 +84,7 @@ TEST(Sampler, EveryEpochAndSeedHasItsOwnOrder) {
 }
 
 TEST(Sampler, BadInput) {
-  test::expect_refused("Sampler: 0 samples, want at least 1", [] { Sampler sampler(0); });
+  test::expect_refused("Sampler: 0 samples, expected at least 1", [] { Sampler sampler(0); });
   Sampler sampler(10);
   test::expect_refused("Sampler: batches of 0 for rank 0 of 1", [&] { sampler.take(0, 0, 1); });
   test::expect_refused("batches of 1 for rank 2 of 2", [&] { sampler.take(1, 2, 2); });
@@ -109,9 +109,8 @@ TEST(Sampler, AnOlderOrderIsRefusedWithinAShuffledEpochOnly) {
   Sampler sampler(10), plain(10, {.shuffle = false});
   test::expect_error(
       ErrorCode::corrupt_data,
-      "Sampler: the epoch to go on with was begun in order 1 of the samples, this version deals "
-      "them in order 2, so that some would come twice and others never; go on with the beginning "
-      "of an epoch",
+      "Sampler: the saved epoch has the samples in order 1, but this version uses order 2, so some "
+      "samples would come twice and others never; continue from the beginning of an epoch",
       [&] { sampler.restore("epoch 4 consumed 3 of 10 seed 1"); });
   EXPECT_EQ(sampler.state(), "epoch 0 consumed 0 of 10 seed 1 order 2");
   sampler.restore("epoch 4 consumed 0 of 10 seed 1");

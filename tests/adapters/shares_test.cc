@@ -168,7 +168,7 @@ TEST(SpeedShares, StepsWithoutATimeDoNotCount) {
 TEST(SpeedShares, BadInput) {
   const auto refused = [](int size, const ShareOptions& options) {
     test::expect_refused(
-        "want at least 0 samples, 1 rank, a window of at least 0 and a gain of 0 to",
+        "expected at least 0 samples, 1 rank, a window of at least 0 and a gain of 0 to",
         [&] { SpeedShares(size, options); });
   };
   refused(0, {.samples = 3});

@@ -235,7 +235,7 @@ const char* check_arena(tutti_comm_t comm) {
   struct {
     tutti_array_t array;
     const char* text;
-  } wrong[7] = {{TUTTI_ARRAY, "arenas are host memory"},
+  } wrong[7] = {{TUTTI_ARRAY, "an arena is in host memory"},
                 {TUTTI_ARRAY, "strides"},
                 {TUTTI_ARRAY, "99 is no dtype (want 0 to 13)"},
                 {TUTTI_ARRAY, "a has 9 dimensions (want 0 to 8)"},

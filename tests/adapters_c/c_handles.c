@@ -137,7 +137,7 @@ const char* check_more_places(tutti_comm_t comm) {
   EXPECT_OK(tutti_allgather_into(comm, "structs", &raw, &raws, NULL));
   EXPECT(everyone[size - 1].x == size - 0.5 && everyone[0].kind == 'k');
   EXPECT(tutti_allreduce(comm, "structs", &raw, TUTTI_SUM, NULL) == TUTTI_INVALID_ARGUMENT);
-  EXPECT(strstr(tutti_last_error(), "op sum means nothing on raw") != NULL);
+  EXPECT(strstr(tutti_last_error(), "op sum cannot be applied to raw") != NULL);
 
   /* Memory that all reach. */
   tutti_region_t region;

@@ -47,25 +47,27 @@ void expect_differs(const std::string& line, const std::function<Layers(int)>& l
 TEST(TorchBadInput, ModelsThatDifferBetweenRanks) {
   const auto a = [] { return torch::ones({2, 3}); };
   expect_differs(
-      "the model has another number of parameters on rank 1 than on rank 0: expected 2, got 1, and "
-      "the first that only one has is \"b\"; build the same model on every rank",
+      "the model has a different number of parameters on rank 1 and on rank 0: expected 2, got 1, "
+      "and "
+      "the first that only one of them has is \"b\"; build the same model on every rank",
       [&](int rank) {
         return rank == 1 ? Layers{{"a", a()}} : Layers{{"a", a()}, {"b", a()}};
       });
   expect_differs(
-      "parameter 0 is another on rank 2 than on rank 0: expected \"a\", got \"b\"; build the same "
+      "parameter 0 is different on rank 2 and on rank 0: expected \"a\", got \"b\"; build the same "
       "model on every rank",
       [&](int rank) {
         return rank == 2 ? Layers{{"b", a()}, {"a", a()}} : Layers{{"a", a()}, {"b", a()}};
       });
   expect_differs(
-      "parameter \"b\" is of another kind on rank 1 than on rank 0: expected f32[2,3], got "
+      "parameter \"b\" has a different type or shape on rank 1 and on rank 0: expected f32[2,3], "
+      "got "
       "f32[3,2]",
       [&](int rank) {
         return Layers{{"a", a()}, {"b", rank == 1 ? torch::ones({3, 2}) : a()}};
       });
   expect_differs(
-      "parameter \"a\" is of another kind on rank 2 than on rank 0: expected f32[2,3], "
+      "parameter \"a\" has a different type or shape on rank 2 and on rank 0: expected f32[2,3], "
       "got f64[2,3]",
       [&](int rank) {
         return Layers{{"a", rank == 2 ? a().to(torch::kFloat64) : a()}};
@@ -80,7 +82,7 @@ TEST(TorchBadInput, OptimizersThatDifferBetweenRanks) {
     torch::nn::Linear net(1, 1);
     torch::optim::SGD sgd(net->parameters(), comm.rank() == 0 ? 0.5 : 0.25);
     expect_error(ErrorCode::mismatch,
-                 "the optimizer has other settings on rank 1 than on rank 0: expected group 0=2 "
+                 "the optimizer has different settings on rank 1 and on rank 0: expected group 0=2 "
                  "parameters with learning rate 0.5, got group 0=2 parameters with learning rate "
                  "0.25",
                  [&] { tutti::torch::distributed(comm, sgd, *net); });
@@ -148,7 +150,7 @@ TEST(TorchBadInput, AStateThatDoesNotTravel) {
     }
     expect_refused("Stateful on rank " + std::to_string(comm.rank()) +
                        " has a state and no save() and load() that bring it to other ranks; give "
-                       "it both, or clear broadcast_first and make the states alike yourself",
+                       "it both, or clear broadcast_first and make the states equal yourself",
                    [&] { tutti::torch::distributed(comm, own, *net); });
     tutti::torch::distributed(comm, own, *net, {.broadcast_first = false});
   });
@@ -171,8 +173,8 @@ TEST(TorchBadInput, ParametersThatDoNotTravel) {
       "module a contiguous tensor",
       torch::ones({2, 4}).narrow(1, 0, 2));
   refused(
-      "\"a\" on rank 0 is a dense tensor on meta, want a dense one in host memory or on a "
-      "GPU of CUDA; move the model there before distributed()",
+      "\"a\" on rank 0 is a dense tensor on meta, expected a dense one in host memory or on a GPU "
+      "of CUDA; move the model there before distributed()",
       torch::empty({2}, torch::kMeta));
 }
 

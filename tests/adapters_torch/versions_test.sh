@@ -33,7 +33,7 @@ expect() { # version words
   }
 }
 for version in 1.12.1 2.0.1 2.6.0; do
-  expect "$version" "LibTorch $version was found; want 1.13 (Debian's) or 2.7 and later"
+  expect "$version" "LibTorch $version was found; expected 1.13 (Debian's) or 2.7 and later"
 done
 for version in 1.13.0 1.13.1 2.7.0 2.15.0; do
   expect "$version" "taken"

@@ -212,7 +212,7 @@ TUTTI_CASE(Allreduce, ShapeError) {
     const auto text = [](const Shape& shape) { return "f32" + shape.to_string(); };
     expect_mismatch(
         comm,
-        fmt::format("\"{}\": {}; all ranks must submit one shape. Nothing was changed.", name,
+        fmt::format("\"{}\": {}; all ranks must submit the same shape. Nothing was changed.", name,
                     rank_zero_differs(comm, text(zero), text(others))),
         [&] {
           comm.allreduce(name,
@@ -229,10 +229,11 @@ TUTTI_CASE(Allreduce, ShapeError) {
 TUTTI_CASE(Allreduce, DtypeError) {
   std::vector<float> values(17, 1);
   const auto dtype = comm.rank() == 0 ? DataType::f32 : DataType::i32;
-  expect_mismatch(comm,
-                  fmt::format("\"x\": {}; all ranks must submit one dtype. Nothing was changed.",
-                              rank_zero_differs(comm, "f32[17]", "i32[17]")),
-                  [&] { comm.allreduce("x", TensorView(values.data(), Shape{17}, dtype)).wait(); });
+  expect_mismatch(
+      comm,
+      fmt::format("\"x\": {}; all ranks must submit the same dtype. Nothing was changed.",
+                  rank_zero_differs(comm, "f32[17]", "i32[17]")),
+      [&] { comm.allreduce("x", TensorView(values.data(), Shape{17}, dtype)).wait(); });
   EXPECT_EQ(values, std::vector<float>(17, 1));
 }
 
@@ -243,7 +244,7 @@ TUTTI_CASE(Allreduce, OpScaleAndWireErrors) {
                           const ReduceOptions& of_others) {
     expect_mismatch(
         comm,
-        fmt::format("\"x\": {}; all ranks must submit one {}. Nothing was changed.",
+        fmt::format("\"x\": {}; all ranks must submit the same {}. Nothing was changed.",
                     rank_zero_differs(comm, zero, others), what),
         [&] { comm.allreduce("x", values, comm.rank() == 0 ? of_zero : of_others).wait(); });
     EXPECT_EQ(values, std::vector<float>(17, 1));
@@ -260,7 +261,7 @@ TUTTI_CASE(Allreduce, DeviceError) {
   const auto place = comm.rank() == 0 ? Device{DeviceKind::fake, 0} : Device{};
   expect_mismatch(
       comm,
-      fmt::format("\"x\": {}; all ranks must submit one device. Nothing was changed.",
+      fmt::format("\"x\": {}; all ranks must submit the same device. Nothing was changed.",
                   rank_zero_differs(comm, "memory on " + to_string(Device{DeviceKind::fake, 0}),
                                     "memory on " + to_string(Device{}))),
       [&] {
@@ -381,10 +382,11 @@ TUTTI_CASE(GroupedAllreduce, OneMemberDiffers) {
   const auto rows = static_cast<int64_t>(comm.rank() == 0 ? 3 : 4);
   const std::vector<NamedTensor> members = {
       {"a", a}, {"b", TensorView(b.data(), Shape{rows}, DataType::f32)}};
-  expect_mismatch(comm,
-                  fmt::format("\"b\": {}; all ranks must submit one shape. Nothing was changed.",
-                              rank_zero_differs(comm, "f32[3]", "f32[4]")),
-                  [&] { comm.grouped_allreduce("group", members).wait(); });
+  expect_mismatch(
+      comm,
+      fmt::format("\"b\": {}; all ranks must submit the same shape. Nothing was changed.",
+                  rank_zero_differs(comm, "f32[3]", "f32[4]")),
+      [&] { comm.grouped_allreduce("group", members).wait(); });
   EXPECT_EQ(a, std::vector<float>(3, 1));
 }
 
@@ -393,7 +395,7 @@ TUTTI_CASE(GroupedAllreduce, GroupsDiffer) {
   const std::vector<NamedTensor> members = {{"x", values}};
   expect_mismatch(
       comm,
-      fmt::format("\"x\": {}; all ranks must submit one group. Nothing was changed.",
+      fmt::format("\"x\": {}; all ranks must submit the same group. Nothing was changed.",
                   rank_zero_differs(comm, "group \"one\" of 1", "group \"other\" of 1")),
       [&] { comm.grouped_allreduce(comm.rank() == 0 ? "one" : "other", members).wait(); });
 }
@@ -406,7 +408,7 @@ TUTTI_CASE(GroupedAllreduce, DeviceError) {
       {"x", TensorView(values.data(), Shape{3}, DataType::f32, place)}};
   expect_mismatch(
       comm,
-      fmt::format("\"x\": {}; all ranks must submit one device. Nothing was changed.",
+      fmt::format("\"x\": {}; all ranks must submit the same device. Nothing was changed.",
                   rank_zero_differs(comm, "memory on " + to_string(Device{DeviceKind::fake, 0}),
                                     "memory on " + to_string(Device{}))),
       [&] { comm.grouped_allreduce("group", members).wait(); });

@@ -78,7 +78,7 @@ TUTTI_CASE(Alltoall, DtypeError) {
   expect_mismatch(
       comm,
       fmt::format(
-          "\"x\": {}; all ranks must submit one dtype. Nothing was changed.",
+          "\"x\": {}; all ranks must submit the same dtype. Nothing was changed.",
           rank_zero_differs(comm, fmt::format("f32[{}]", rows), fmt::format("i32[{}]", rows))),
       [&] { comm.alltoall("x", TensorView(values.data(), Shape{rows}, dtype)).wait(); });
 }
@@ -90,8 +90,8 @@ TUTTI_CASE(Alltoall, RankError) {
   expect_mismatch(
       comm,
       fmt::format(
-          "\"x\": {}; all ranks must submit one shape but for the first extent. Nothing was "
-          "changed.",
+          "\"x\": {}; all ranks must submit the same shape, except for the first extent. Nothing "
+          "was changed.",
           rank_zero_differs(comm, fmt::format("f32[{}]", rows), fmt::format("f32[{},2]", rows))),
       [&] { comm.alltoall("x", TensorView(values.data(), shape, DataType::f32)).wait(); });
 }
@@ -232,7 +232,7 @@ TUTTI_CASE(ReduceScatter, ShapeError) {
   const int64_t rows = comm.rank() == 0 ? 4 : 5;
   expect_mismatch(
       comm,
-      fmt::format("\"x\": {}; all ranks must submit one shape. Nothing was changed.",
+      fmt::format("\"x\": {}; all ranks must submit the same shape. Nothing was changed.",
                   rank_zero_differs(comm, "f32[4]", "f32[5]")),
       [&] {
         comm.reduce_scatter("x", TensorView(values.data(), Shape{rows}, DataType::f32)).wait();
@@ -244,7 +244,7 @@ TUTTI_CASE(ReduceScatter, DtypeError) {
   const auto dtype = comm.rank() == 0 ? DataType::f32 : DataType::i32;
   expect_mismatch(
       comm,
-      fmt::format("\"x\": {}; all ranks must submit one dtype. Nothing was changed.",
+      fmt::format("\"x\": {}; all ranks must submit the same dtype. Nothing was changed.",
                   rank_zero_differs(comm, "f32[5]", "i32[5]")),
       [&] { comm.reduce_scatter("x", TensorView(values.data(), Shape{5}, dtype)).wait(); });
 }

@@ -126,7 +126,7 @@ TUTTI_CASE(Allgather, ShapeError) {
   const auto shape = comm.rank() == 0 ? Shape{2, 3} : Shape{2, 6};
   expect_mismatch(
       comm,
-      fmt::format("\"x\": {}; all ranks must submit one shape but for the first extent. "
+      fmt::format("\"x\": {}; all ranks must submit the same shape, except for the first extent. "
                   "Nothing was changed.",
                   rank_zero_differs(comm, "f32[2,3]", "f32[2,6]")),
       [&] { comm.allgather("x", TensorView(values.data(), shape, DataType::f32)).wait(); });
@@ -135,10 +135,11 @@ TUTTI_CASE(Allgather, ShapeError) {
 TUTTI_CASE(Allgather, DtypeError) {
   std::vector<float> values(3, 1);
   const auto dtype = comm.rank() == 0 ? DataType::f32 : DataType::u32;
-  expect_mismatch(comm,
-                  fmt::format("\"x\": {}; all ranks must submit one dtype. Nothing was changed.",
-                              rank_zero_differs(comm, "f32[3]", "u32[3]")),
-                  [&] { comm.allgather("x", TensorView(values.data(), Shape{3}, dtype)).wait(); });
+  expect_mismatch(
+      comm,
+      fmt::format("\"x\": {}; all ranks must submit the same dtype. Nothing was changed.",
+                  rank_zero_differs(comm, "f32[3]", "u32[3]")),
+      [&] { comm.allgather("x", TensorView(values.data(), Shape{3}, dtype)).wait(); });
 }
 
 TUTTI_CASE(Allgather, DuplicateName) {
@@ -188,7 +189,7 @@ TUTTI_CASE(Broadcast, ShapeError) {
   const int64_t count = comm.rank() == 0 ? 3 : 4;
   expect_mismatch(
       comm,
-      fmt::format("\"x\": {}; all ranks must submit one shape. Nothing was changed.",
+      fmt::format("\"x\": {}; all ranks must submit the same shape. Nothing was changed.",
                   rank_zero_differs(comm, "f32[3]", "f32[4]")),
       [&] { comm.broadcast("x", TensorView(values.data(), Shape{count}, DataType::f32)).wait(); });
 }
@@ -196,18 +197,20 @@ TUTTI_CASE(Broadcast, ShapeError) {
 TUTTI_CASE(Broadcast, DtypeError) {
   std::vector<float> values(3, 1);
   const auto dtype = comm.rank() == 0 ? DataType::f32 : DataType::i32;
-  expect_mismatch(comm,
-                  fmt::format("\"x\": {}; all ranks must submit one dtype. Nothing was changed.",
-                              rank_zero_differs(comm, "f32[3]", "i32[3]")),
-                  [&] { comm.broadcast("x", TensorView(values.data(), Shape{3}, dtype)).wait(); });
+  expect_mismatch(
+      comm,
+      fmt::format("\"x\": {}; all ranks must submit the same dtype. Nothing was changed.",
+                  rank_zero_differs(comm, "f32[3]", "i32[3]")),
+      [&] { comm.broadcast("x", TensorView(values.data(), Shape{3}, dtype)).wait(); });
 }
 
 TUTTI_CASE(Broadcast, RootErrors) {
   std::vector<float> values(3, 1);
-  expect_mismatch(comm,
-                  fmt::format("\"x\": {}; all ranks must submit one root. Nothing was changed.",
-                              rank_zero_differs(comm, "root 0", "root 1")),
-                  [&] { comm.broadcast("x", values, comm.rank() == 0 ? 0 : 1).wait(); });
+  expect_mismatch(
+      comm,
+      fmt::format("\"x\": {}; all ranks must submit the same root. Nothing was changed.",
+                  rank_zero_differs(comm, "root 0", "root 1")),
+      [&] { comm.broadcast("x", values, comm.rank() == 0 ? 0 : 1).wait(); });
   for (const int root : {-1, comm.size()}) {
     const auto error = error_of([&] { return comm.broadcast("x", values, root); });
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
@@ -268,10 +271,9 @@ TUTTI_CASE(Rooted, SendAndReceive) {
           comm.rank() == 0 ? comm.send("p", out, 1) : comm.recv("p", std::span(in).first(10), 0);
       work.wait();
     });
-    EXPECT_EQ(
-        error.what(),
-        std::string("\"p\": rank 0 sends i32[1000], rank 1 expects i32[10]; both must name one "
-                    "dtype and as many elements. Nothing was changed."))
+    EXPECT_EQ(error.what(),
+              std::string("\"p\": rank 0 sends i32[1000], rank 1 expects i32[10]; both must name "
+                          "the same dtype and number of elements. Nothing was changed."))
         << "rank that " << what;
   }
   expect_still_works(comm);

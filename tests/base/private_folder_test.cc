@@ -97,7 +97,7 @@ TEST_F(PrivateFolderTest, RefusesWhatOthersMayWriteInto) {
     EXPECT_THAT(open(), AllOf(HasSubstr("authentication"), HasSubstr(path_),
                               HasSubstr(fmt::format("folder of user {}", ::geteuid())),
                               HasSubstr(fmt::format("mode {:04o},", mode)),
-                              HasSubstr("Name a folder that is not there yet")));
+                              HasSubstr("Name a folder that does not exist yet")));
   }
 }
 

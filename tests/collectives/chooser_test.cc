@@ -159,25 +159,24 @@ TEST(Chooser, CountsWhatAllRanksKnowAlike) {
 TEST(Chooser, RefusesWhatItCannotRead) {
   using testing::HasSubstr;
   EXPECT_EQ(refusal("allreduce:0-32KB=ring"),
-            "\"allreduce:0-32KB=ring\" is not a choice of algorithms: \"32KB\" is no size (want "
-            "digits and an optional K, M or G, or inf); an example: "
+            "\"allreduce:0-32KB=ring\" is not a choice of algorithms: \"32KB\" is not a size "
+            "(expected digits and an optional K, M or G, or inf); an example: "
             "allreduce:0-32K=one_shot,32K-inf=ucx/ring;broadcast:0-inf=ucx/auto");
-  EXPECT_THAT(refusal("allreduce"), HasSubstr("want a collective, a colon and ranges"));
-  EXPECT_THAT(
-      refusal("alreduce:0-inf=ring"),
-      HasSubstr("there is no collective \"alreduce\", did you mean \"allreduce\"? (want allreduce, "
-                "allgather, broadcast,"));
-  EXPECT_THAT(refusal("allreduce:0-inf"), HasSubstr("want ranges like 0-32K=ring"));
-  EXPECT_THAT(refusal("allreduce:=ring"), HasSubstr("want ranges like 0-32K=ring"));
-  EXPECT_THAT(refusal("allreduce:"), HasSubstr("want ranges like 0-32K=ring"));
-  EXPECT_THAT(refusal("allreduce:0-inf=ring;"), HasSubstr("want a collective"));
+  EXPECT_THAT(refusal("allreduce"), HasSubstr("expected a collective, a colon and ranges"));
+  EXPECT_THAT(refusal("alreduce:0-inf=ring"),
+              HasSubstr("there is no collective \"alreduce\", did you mean \"allreduce\"? "
+                        "(expected allreduce, allgather, broadcast,"));
+  EXPECT_THAT(refusal("allreduce:0-inf"), HasSubstr("expected ranges like 0-32K=ring"));
+  EXPECT_THAT(refusal("allreduce:=ring"), HasSubstr("expected ranges like 0-32K=ring"));
+  EXPECT_THAT(refusal("allreduce:"), HasSubstr("expected ranges like 0-32K=ring"));
+  EXPECT_THAT(refusal("allreduce:0-inf=ring;"), HasSubstr("expected a collective"));
   EXPECT_THAT(refusal("allreduce:5-5=ring"), HasSubstr("the range \"5-5=ring\" is empty"));
   EXPECT_THAT(refusal("allreduce:-5-7=ring"), HasSubstr("is no size"));
   EXPECT_THAT(refusal("allreduce:0-inf=chain"),
-              HasSubstr("no algorithm \"chain\" for allreduce (want auto, ring, "));
+              HasSubstr("no algorithm \"chain\" for allreduce (expected auto, ring, "));
   EXPECT_THAT(refusal("allreduce:0-inf=ucx/rign"),
               HasSubstr("no algorithm \"rign\" for allreduce, did you mean \"ring\"?"));
-  EXPECT_THAT(refusal("allreduce:0-inf=/ring"), HasSubstr("want a backend before the slash"));
+  EXPECT_THAT(refusal("allreduce:0-inf=/ring"), HasSubstr("expected a backend before the slash"));
   EXPECT_THAT(refusal("allreduce:0-inf=ucx/"), HasSubstr("no algorithm \"\" for allreduce"));
 }
 
@@ -187,8 +186,7 @@ TEST(Chooser, RefusesOverridesThatBreakRankOrder) {
   EXPECT_EQ(refusal("allreduce:0-inf=two_shot;broadcast:0-inf=chain", Determinism::rank_order), "");
   test::expect_refused(
       "the algorithm ring of allreduce does not reduce in rank order, as determinism=rank_order "
-      "asks; "
-      "leave it out of the choice of algorithms or ask for another determinism",
+      "requires; leave it out of the choice of algorithms, or choose another determinism",
       [] { choice(Chooser("allreduce:0-inf=ring"), allreduce, 5, 4, 1, Determinism::rank_order); });
 }
 

@@ -418,10 +418,10 @@ TEST(Executor, RefusesWhatMakesNoSense) {
     }
     return "";
   };
-  EXPECT_EQ(message(), "allreduce on rank 0 of 2: op band means nothing on f32");
+  EXPECT_EQ(message(), "allreduce on rank 0 of 2: op band cannot be applied to f32");
   job.members[0].collective.op = ReduceOp::sum;
   job.members[0].collective.send_counts = {};
-  EXPECT_EQ(message(), "allreduce on rank 0 of 2: wants 1 counts, got 0");
+  EXPECT_EQ(message(), "allreduce on rank 0 of 2: expected 1 counts, got 0");
 }
 
 // determinism=rank_order promises the same bits for all segment sizes and arrival orders.

@@ -302,9 +302,9 @@ TEST(Problems, ThatMakeNoSenseAreRefused) {
   using enum CollectiveKind;
   EXPECT_EQ(message({allreduce, 0, 2, 0, one, {}, {}, false}), "");
   EXPECT_EQ(message({allreduce, 0, 2, 0, two, {}, {}, false}),
-            "allreduce on rank 0 of 2: wants 1 counts, got 2");
+            "allreduce on rank 0 of 2: expected 1 counts, got 2");
   EXPECT_EQ(message({allgather, 1, 2, 0, one, {}, {}, false}),
-            "allgather on rank 1 of 2: wants 2 counts, got 1");
+            "allgather on rank 1 of 2: expected 2 counts, got 1");
   EXPECT_EQ(message({broadcast, 1, 2, 2, one, {}, {}, false}),
             "broadcast on rank 1 of 2: there is no rank 2 (root or peer)");
   EXPECT_EQ(message({allreduce, 0, 2, 0, negative, {}, {}, false}),

@@ -283,19 +283,19 @@ TEST(Arena, WrongUseIsNamed) {
     });
     EXPECT_THROW(GradientArena(comm, {{"a", {-1}}}), Error);
     constexpr int64_t kHalf = int64_t{1} << 41;  // 8 TiB of floats
-    expect_refused("\"b\": with it the arrays of a GradientArena pass 16 TiB; make two", [&] {
-      GradientArena(comm, {{"a", {kHalf}}, {"b", {kHalf}}});
-    });
+    expect_refused("\"b\": with it the arrays of a GradientArena exceed 16 TiB; make two arenas",
+                   [&] {
+                     GradientArena(comm, {{"a", {kHalf}}, {"b", {kHalf}}});
+                   });
     expect_refused(
-        "\"a\": f32[4] of a GradientArena can be left out of sum and average, because it takes "
-        "part "
-        "with zeros, but not of max",
+        "\"a\": f32[4] of a GradientArena takes part with zeros if it is left out, which sum and "
+        "average allow, but not max",
         [&] {
           GradientArena(comm, {{.name = "a", .shape = {4}, .may_be_left_out = true}},
                         {.op = ReduceOp::max});
         });
     GradientArena arena(comm, {{"weight", {10}}, {"bias", {5}}});
-    expect_refused("\"wieght\" is no array of this GradientArena; \"weight\" is meant?",
+    expect_refused("\"wieght\" is not an array of this GradientArena; did you mean \"weight\"?",
                    [&] { arena.ready("wieght"); });
     expect_refused("\"weight\" has no value in ", [&] { arena.value("weight"); });
     expect_refused(fmt::format("\"weight\": rank {} leaves it out of a step of ", comm.rank()),

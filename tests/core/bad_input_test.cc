@@ -64,8 +64,7 @@ class BadInput : public testing::Test {
 TEST_F(BadInput, RanksDisagreeOnDtype) {
   expect_on_every_rank(3, ErrorCode::mismatch,
                        "\"x\": ranks 0 2 sent f32[64], rank 1 sent f64[64]; all ranks must submit "
-                       "one dtype. Nothing "
-                       "was changed.",
+                       "the same dtype. Nothing was changed.",
                        [&](Communicator& comm) {
                          return comm.rank() == 1 ? comm.allreduce("x", memory(comm).doubles)
                                                  : comm.allreduce("x", memory(comm).floats);
@@ -74,9 +73,8 @@ TEST_F(BadInput, RanksDisagreeOnDtype) {
 
 TEST_F(BadInput, RanksDisagreeOnShape) {
   expect_on_every_rank(2, ErrorCode::mismatch,
-                       "\"x\": rank 0 sent f32[64], rank 1 sent f32[32]; all ranks must submit one "
-                       "shape. Nothing was "
-                       "changed.",
+                       "\"x\": rank 0 sent f32[64], rank 1 sent f32[32]; all ranks must submit the "
+                       "same shape. Nothing was changed.",
                        [&](Communicator& comm) {
                          return comm.allreduce(
                              "x", std::span(memory(comm).floats).first(comm.rank() == 0 ? 64 : 32));
@@ -84,20 +82,19 @@ TEST_F(BadInput, RanksDisagreeOnShape) {
 }
 
 TEST_F(BadInput, RanksDisagreeOnOp) {
-  expect_on_every_rank(
-      2, ErrorCode::mismatch,
-      "\"x\": rank 0 sent max, rank 1 sent min; all ranks must submit one op. Nothing was changed.",
-      [&](Communicator& comm) {
-        return comm.allreduce("x", memory(comm).floats,
-                              comm.rank() == 0 ? ReduceOp::max : ReduceOp::min);
-      });
+  expect_on_every_rank(2, ErrorCode::mismatch,
+                       "\"x\": rank 0 sent max, rank 1 sent min; all ranks must submit the same "
+                       "op. Nothing was changed.",
+                       [&](Communicator& comm) {
+                         return comm.allreduce("x", memory(comm).floats,
+                                               comm.rank() == 0 ? ReduceOp::max : ReduceOp::min);
+                       });
 }
 
 TEST_F(BadInput, RanksDisagreeOnRoot) {
   expect_on_every_rank(3, ErrorCode::mismatch,
                        "\"x\": ranks 0 1 sent root 0, rank 2 sent root 1; all ranks must submit "
-                       "one root. Nothing was "
-                       "changed.",
+                       "the same root. Nothing was changed.",
                        [&](Communicator& comm) {
                          return comm.broadcast("x", memory(comm).floats, comm.rank() == 2 ? 1 : 0);
                        });
@@ -106,9 +103,8 @@ TEST_F(BadInput, RanksDisagreeOnRoot) {
 TEST_F(BadInput, RanksDisagreeOnSplits) {
   expect_on_every_rank(
       2, ErrorCode::mismatch,
-      "\"x\": rank 0 sent rows [40,24], rank 1 sent rows [32,32]; all ranks must submit one "
-      "division "
-      "of the rows. Nothing was changed.",
+      "\"x\": rank 0 sent rows [40,24], rank 1 sent rows [32,32]; all ranks must give the same "
+      "number of rows for each rank. Nothing was changed.",
       [&](Communicator& comm) {
         const int64_t rows[] = {comm.rank() == 0 ? 40 : 32, comm.rank() == 0 ? 24 : 32};
         return comm.reduce_scatter("x", memory(comm).floats, {}, rows);
@@ -116,37 +112,35 @@ TEST_F(BadInput, RanksDisagreeOnSplits) {
 }
 
 TEST_F(BadInput, RanksDisagreeOnGroup) {
-  expect_on_every_rank(
-      2, ErrorCode::mismatch,
-      "\"x\": rank 0 sent group \"g\" of 1, rank 1 sent no group; all ranks must submit one group. "
-      "Nothing was changed.",
-      [&](Communicator& comm) {
-        const NamedTensor tensors[] = {{"x", memory(comm).floats}};
-        return comm.rank() == 0 ? comm.grouped_allreduce("g", tensors)
-                                : comm.allreduce("x", memory(comm).floats);
-      });
+  expect_on_every_rank(2, ErrorCode::mismatch,
+                       "\"x\": rank 0 sent group \"g\" of 1, rank 1 sent no group; all ranks must "
+                       "submit the same group. Nothing was changed.",
+                       [&](Communicator& comm) {
+                         const NamedTensor tensors[] = {{"x", memory(comm).floats}};
+                         return comm.rank() == 0 ? comm.grouped_allreduce("g", tensors)
+                                                 : comm.allreduce("x", memory(comm).floats);
+                       });
 }
 
 TEST_F(BadInput, RanksDisagreeOnTheOperation) {
-  expect_on_every_rank(
-      2, ErrorCode::mismatch,
-      "\"x\": rank 0 sent allreduce, rank 1 sent broadcast; all ranks must submit one kind of "
-      "operation. Nothing was changed.",
-      [&](Communicator& comm) {
-        return comm.rank() == 0 ? comm.allreduce("x", memory(comm).floats)
-                                : comm.broadcast("x", memory(comm).floats, 0);
-      });
+  expect_on_every_rank(2, ErrorCode::mismatch,
+                       "\"x\": rank 0 sent allreduce, rank 1 sent broadcast; all ranks must submit "
+                       "the same kind of operation. Nothing was changed.",
+                       [&](Communicator& comm) {
+                         return comm.rank() == 0 ? comm.allreduce("x", memory(comm).floats)
+                                                 : comm.broadcast("x", memory(comm).floats, 0);
+                       });
 }
 
 TEST_F(BadInput, SenderAndReceiverDisagree) {
-  expect_on_every_rank(
-      2, ErrorCode::mismatch,
-      "\"x\": rank 0 sends f32[64], rank 1 expects f32[10]; both must name one dtype and as many "
-      "elements. Nothing was changed.",
-      [&](Communicator& comm) {
-        return comm.rank() == 0 ? comm.send("x", memory(comm).floats, 1)
-                                : comm.recv("x", std::span(memory(comm).floats).first(10), 0);
-      });
+  expect_on_every_rank(2, ErrorCode::mismatch,
+                       "\"x\": rank 0 sends f32[64], rank 1 expects f32[10]; both must name the "
+                       "same dtype and number of elements. Nothing was changed.",
+                       [&](Communicator& comm) {
+                         return comm.rank() == 0
+                                    ? comm.send("x", memory(comm).floats, 1)
+                                    : comm.recv("x", std::span(memory(comm).floats).first(10), 0);
+                       });
 }
 
 TEST_F(BadInput, ANameSubmittedTwice) {
@@ -227,10 +221,9 @@ TEST_F(BadInput, DifferentVersions) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::version);
-    EXPECT_STREQ(
-        error.what(),
-        "rank 0 runs version 0.1.0 of the library, rank 1 runs version 9.9.9; all ranks must run "
-        "one version");
+    EXPECT_STREQ(error.what(),
+                 "rank 0 runs version 0.1.0 of the library, rank 1 runs version 9.9.9; all ranks "
+                 "must run the same version");
   }
 }
 
@@ -249,7 +242,7 @@ TEST_F(BadInput, WhatNoRankPutIntoTheStore) {
       "TUTTI_JOB to what else uses this store",
       [&] { create_with("job/0/terms", "something else"); });
   expect_error(ErrorCode::corrupt_data,
-               "rank 1 wrote something into the store that is no rank's place",
+               "rank 1 wrote something into the store that does not describe a rank",
                [] { decode_place(1, "something else"); });
 }
 
@@ -258,11 +251,10 @@ TEST_F(BadInput, AWaitThatEndsWithItsDeadline) {
     if (comm.rank() == 1) comm.barrier("go").wait();
     auto work = comm.barrier("late");
     if (comm.rank() == 0) {
-      expect_error(
-          ErrorCode::timeout,
-          "\"late\" was not done when the deadline of wait() passed; it goes on, wait again "
-          "or let the stall report say who is missing",
-          [&] { work.wait(Deadline::after(0.02)); });
+      expect_error(ErrorCode::timeout,
+                   "\"late\" was not done when the deadline of wait() passed; the operation "
+                   "continues. Wait again; the stall report names the ranks that are missing",
+                   [&] { work.wait(Deadline::after(0.02)); });
       comm.barrier("go").wait();
     }
     work.wait();
@@ -290,7 +282,7 @@ TEST_F(BadInput, DifferentSettings) {
   for (const auto& error : errors)
     EXPECT_EQ(error,
               "rank 0 has TUTTI_FUSION_BYTES=1000, rank 1 has TUTTI_FUSION_BYTES=2000; all ranks "
-              "must have one setting");
+              "must have the same setting");
 }
 
 TEST_F(BadInput, AWorkDroppedUnwaited) {

@@ -109,7 +109,7 @@ TEST(FormErrors, AKindOrCountThatChangesInAReplayedStep) {
           std::fill(all.begin(), all.end(), -1.0f);
           expect_error(ErrorCode::mismatch,
                        "\"gathered\": ranks 0 1 sent allgather, rank 2 sent broadcast; all ranks "
-                       "must submit one kind of operation. Nothing was changed.",
+                       "must submit the same kind of operation. Nothing was changed.",
                        [&] {
                          if (comm.rank() == 2)
                            comm.broadcast("gathered", own, 0).wait();

@@ -160,8 +160,8 @@ TEST(ReceiveAny, WhatDoesNotFitIsAnErrorOfThoseTwo) {
   run_threads(3, [](Communicator& comm) {
     std::vector<float> ten(10, 1.0f), five(5, 2.0f);
     constexpr const char* kLine =
-        "\"x\": rank 0 expects f32[10], rank 1 sends f32[5]; both must name one dtype and as many "
-        "elements. Nothing was changed.";
+        "\"x\": rank 0 expects f32[10], rank 1 sends f32[5]; both must name the same dtype and "
+        "number of elements. Nothing was changed.";
     if (comm.rank() == 0) {
       auto work = comm.recv_any("x", ten);
       expect_error(ErrorCode::mismatch, kLine, [&] { work.wait(); });

@@ -40,7 +40,8 @@ TEST(SharedRegion, IsZeroedMemoryThatMoves) {
     EXPECT_EQ(moved.view(Shape{10}, DataType::f32, 40).data(), data + 40);
     expect_refused("f32[2500] from byte 4 on does not fit into a region of 10000 bytes",
                    [&] { moved.view(Shape{2500}, DataType::f32, 4); });
-    expect_refused("-1 bytes of memory were asked for; want 0 or more", [&] { comm.allocate(-1); });
+    expect_refused("-1 bytes of memory were asked for; the number must be 0 or more",
+                   [&] { comm.allocate(-1); });
     moved = comm.allocate(0);
     EXPECT_EQ(moved.bytes(), 0);
   });
@@ -189,11 +190,11 @@ TEST(SharedRegion, FreedInUseIsAnErrorOfItsRankAlone) {
               work = comm.allgather("x", region.view(Shape{kCount}, DataType::f32), all);
             }
             comm.barrier("it is freed").wait();
-            expect_error(ErrorCode::invalid_argument,
-                         "\"x\": rank 0 freed the SharedRegion in which its tensor lies before the "
-                         "Work was done; wait for the Work first. The other ranks got what was "
-                         "there",
-                         [&] { work.wait(); });
+            expect_error(
+                ErrorCode::invalid_argument,
+                "\"x\": rank 0 freed the SharedRegion in which its tensor lies before the Work was "
+                "done; wait for the Work first. The other ranks received what the memory held",
+                [&] { work.wait(); });
           } else {
             comm.barrier("it is freed").wait();
             comm.allgather("x", ConstTensorView(std::vector<float>(kCount, 6.0f)), all).wait();

@@ -84,10 +84,9 @@ TEST_F(WrongArguments, NamesThatCannotBe) {
     try {
       static_cast<void>(comm.allreduce(other, values));
     } catch (const Error& error) {
-      EXPECT_STREQ(
-          error.what(),
-          "\"a\\u0000b\": a name of 3 bytes was given; one has at most 4096 and no control "
-          "characters");
+      EXPECT_STREQ(error.what(),
+                   "\"a\\u0000b\": a name of 3 bytes was given; a name has at most 4096 bytes and "
+                   "no control characters");
     }
     for (const std::string_view good :
          {std::string_view(longest), std::string_view("gr\u00fc\u00df"),
@@ -108,21 +107,24 @@ TEST_F(WrongArguments, TensorsThatOneRankCanSee) {
     });
     const TensorView too_few(values.data(), Shape{2, 2}, DataType::f32);
     expect_refused(
-        "\"x\": indices i64[3] and values f32[2,2] are no sparse tensor: want i64[k] and [k, ...]",
+        "\"x\": indices i64[3] and values f32[2,2] are not a sparse tensor: expected i64[k] and "
+        "[k, ...]",
         [&] {
           static_cast<void>(comm.sparse_allreduce("x", {indices, too_few}));
         });
     const TensorView output(values.data() + 8, Shape{2, 3}, DataType::f32);
-    expect_refused("\"x\": input f32[3,2] and output f32[2,3] must be alike",
+    expect_refused("\"x\": input f32[3,2] and output f32[2,3] must have the same dtype and shape",
                    [&] { return comm.allreduce("x", rows, output); });
     expect_refused(
-        "\"x\": input f32[3,2] and output f32[2,3] must be alike but for the first extent",
+        "\"x\": input f32[3,2] and output f32[2,3] must have the same dtype and shape, except for "
+        "the first extent",
         [&] { return comm.allgather("x", rows, output); });
     const int64_t strides[] = {1, 3};
     const auto other_strides =
         TensorView(values.data() + 8, Shape{3, 2}, DataType::f32).with_strides(strides);
-    expect_refused("\"x\": input with strides [2,1] and output with strides [1,3] must be alike",
-                   [&] { return comm.allreduce("x", rows, other_strides); });
+    expect_refused(
+        "\"x\": input with strides [2,1] and output with strides [1,3] must have the same layout",
+        [&] { return comm.allreduce("x", rows, other_strides); });
     expect_refused("\"x\": allgather takes row-major tensors, this one f32[3,2] has strides [1,3]",
                    [&] { return comm.allgather("x", other_strides); });
     double scalar = 1;
@@ -137,9 +139,8 @@ TEST_F(WrongArguments, TensorsThatOneRankCanSee) {
     auto work = comm.allreduce("one", values);
     work.wait();
     expect_refused(
-        "\"one\" has 0 outputs, not one numbered 0; allreduce and broadcast write into the "
-        "caller's "
-        "tensor",
+        "\"one\" has 0 outputs, so none has the number 0; allreduce and broadcast write into the "
+        "caller's tensor",
         [&] { work.output(); });
     // A rank that has joined cannot join again until all ranks have joined. Rank 1 waits until rank
     // 0 has tried.
@@ -164,7 +165,7 @@ TEST_F(WrongArguments, ArgumentsThatOneRankCanSee) {
     std::vector<int64_t> whole(4, 1);
     expect_refused("an operation needs a name by which the ranks match it",
                    [&] { return comm.allreduce("", values); });
-    expect_refused("\"x\": op band means nothing on f32",
+    expect_refused("\"x\": op band cannot be applied to f32",
                    [&] { return comm.allreduce("x", values, ReduceOp::band); });
     expect_refused("\"x\": i64 cannot travel as bf16; a wire type is for floats",
                    [&] { return comm.allreduce("x", whole, {.wire = DataType::bf16}); });

@@ -221,7 +221,7 @@ TEST_F(FakeCudaTest, WhatALibraryRefusesIsInItsWords) {
   cuda::Descriptor graph(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   test::expect_error(ErrorCode::internal,
                      "cuDNN cannot finish a descriptor: CUDNN_STATUS_BAD_PARAM (see the fake's "
-                     "faults); CUDNN_LOGLEVEL_DBG=1 tells more",
+                     "faults); CUDNN_LOGLEVEL_DBG=1 says more",
                      [&] { graph.finish(); });
   test::fake_cuda().take_faults();
   test::expect_error(
@@ -337,7 +337,7 @@ TEST_F(FakeCudaTest, RanksOnDifferentDevicesAreTold) {
     nn::Sgd sgd(model.parameters(), {.learning_rate = 0.1});
     test::expect_error(ErrorCode::mismatch,
                        "\"parameter fc.weight\": rank 0 sent memory on cpu, rank 1 sent memory on "
-                       "fake:0; all ranks must submit one device",
+                       "fake:0; all ranks must submit the same device",
                        [&] { distributed(comm, sgd); });
   });
 }

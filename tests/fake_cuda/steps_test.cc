@@ -158,7 +158,7 @@ TEST_F(FakeCudaTest, AGradientThatIsNoNumberIsLeftAsItWas) {
 }
 
 TEST_F(FakeCudaTest, StepsOfWhatDiffersAreRefused) {
-  test::expect_refused("steps of no parameters", [] { make_step_kernels({}); });
+  test::expect_refused("this step is for parameters on a GPU", [] { make_step_kernels({}); });
   const auto value = kernels_->make_tensor(Shape{4}, DataType::f32);
   test::expect_refused(
       "an optimizer's step got f32[3] on fake:0; expected f32[4] on fake:0 and", [&] {

@@ -38,11 +38,11 @@ TEST_F(DeviceTraining, NormsAndLabelsAreOfTheHostsMemory) {
   });
   const Tensor labels = kernels_->upload(Tensor(Shape{2}, DataType::i64));
   test::expect_refused(
-      "cross entropy got labels on fake:0, want them in host memory, where they are checked",
+      "cross entropy got labels on fake:0, expected them in host memory, where they are checked",
       [&] { nn::CrossEntropy(there, labels); });
   test::expect_refused("count_correct got labels on fake:0",
                        [&] { nn::count_correct(there, labels); });
-  test::expect_refused("a tensor on fake:0 is copied to fake:0 by way of the host",
+  test::expect_refused("a tensor on fake:0 is copied to fake:0 only through the host",
                        [&] { kernels_->upload(there); });
 }
 
@@ -56,7 +56,8 @@ TEST_F(DeviceTraining, ReplicasThatStartUnequalAreRefused) {
       if (is_equal)
         make();
       else
-        test::expect_error(ErrorCode::mismatch, "parameter \"fc.weight\" starts unequal", make);
+        test::expect_error(ErrorCode::mismatch,
+                           "parameter \"fc.weight\" begins with different values", make);
     }
   });
 }

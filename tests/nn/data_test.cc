@@ -88,9 +88,9 @@ TEST_F(Files, SequencesOfATextAreEqualForAnyNumberOfRanks) {
   const TextDataset least(write("least", text.substr(0, 8)), 7);
   EXPECT_EQ(least.sequences(1, 1, 0, 1).next.as<int64_t>()[6], 7);
   EXPECT_THAT(refusal([&] { TextDataset(write("short", text.substr(0, 7)), 7); }),
-              HasSubstr("7 bytes, want more than 7 for one sequence; give another text"));
+              HasSubstr("7 bytes, expected more than 7 for one sequence; give another text"));
   EXPECT_THAT(refusal([&] { TextDataset(write("text", text), 0); }),
-              HasSubstr("256 bytes, want more than 0 for one sequence; give another text, or "
+              HasSubstr("256 bytes, expected more than 0 for one sequence; give another text, or "
                         "sequences of 1 byte to fewer than it has"));
 }
 
@@ -152,9 +152,10 @@ TEST_F(Files, Cifar10) {
   const auto data = read_cifar10({write("a", record + record), write("b", record)});
   EXPECT_EQ(data.images.shape(), (Shape{3, 3, 32, 32}));
   EXPECT_EQ(data.labels.as<uint8_t>()[2], 7);
-  EXPECT_NE(
-      refusal([&] { read_cifar10({write("c", record + "x")}); }).find("no whole number of records"),
-      std::string::npos);
+  EXPECT_NE(refusal([&] {
+              read_cifar10({write("c", record + "x")});
+            }).find("not a whole number of records"),
+            std::string::npos);
 }
 
 Dataset numbers(int64_t count) {
@@ -285,10 +286,11 @@ TEST(DataLoader, RestoringForgetsWhatWasPreparedAhead) {
   EXPECT_EQ(id_of(*loader.next(), 0), 40);
   loader.restore({0, 0});
   EXPECT_EQ(id_of(*loader.next(), 0), 0);
-  test::expect_refused("DataLoader: epoch 0 and step -1 are no position; want 0 and above", [&] {
-    loader.restore({0, -1});
-  });
-  test::expect_refused("DataLoader: epoch -1 and step 0 are no position", [&] {
+  test::expect_refused("DataLoader: epoch 0 and step -1 are not a position; both must be 0 or more",
+                       [&] {
+                         loader.restore({0, -1});
+                       });
+  test::expect_refused("DataLoader: epoch -1 and step 0 are not a position", [&] {
     loader.restore({-1, 0});
   });
   EXPECT_EQ(loader.position().step, 1);
@@ -299,7 +301,7 @@ TEST(DataLoader, AnOlderOrderIsRefusedWithinAShuffledEpochOnly) {
   const auto data = numbers(64);
   DataLoader loader(data, {.batch = 4}), plain(data, {.batch = 4, .shuffle = false});
   test::expect_error(ErrorCode::corrupt_data,
-                     "DataLoader: the epoch to go on with was begun in order 1 of the samples",
+                     "DataLoader: the saved epoch has the samples in order 1",
                      [&] { loader.restore({.epoch = 2, .step = 3, .order = 1}); });
   EXPECT_EQ(loader.position().epoch, 0);
   loader.restore({.epoch = 2, .step = 0, .order = 1});
@@ -348,7 +350,7 @@ TEST(DataLoader, RefusesWhatCannotBe) {
   const auto expect_refused = [&](const char* text, const LoaderOptions& options) {
     test::expect_refused(text, [&] { DataLoader(data, options); });
   };
-  expect_refused("a batch of 0 images, want at least 1", {.batch = 0});
+  expect_refused("a batch of 0 images, expected at least 1", {.batch = 0});
   expect_refused("rank 2 of 2 ranks", {.batch = 1, .rank = 2, .size = 2});
   expect_refused("8 images are too few for one step of 1 rank with 9 each", {.batch = 9});
 }

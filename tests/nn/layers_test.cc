@@ -152,13 +152,14 @@ TEST(Sequential, BadShapesAndNamesAreRefused) {
   test::expect_refused("two layers are named \"fc\"; each needs its own name",
                        [&] { model.add("fc", relu()); });
   test::expect_refused(
-      "layer conv: conv2d(1, 2, 3) got f32[2,3], want f32, bf16 or f16 [batch, channels, height, "
-      "width]",
+      "layer conv: conv2d(1, 2, 3) got f32[2,3], expected f32, bf16 or f16 [batch, channels, "
+      "height, width]",
       [&] {
         model.forward(Tensor(Shape{2, 3}, DataType::f32));
       });
   test::expect_refused(
-      "layer conv: conv2d(1, 2, 3) got i64[2,1,6,6], want f32, bf16 or f16 [batch, channels", [&] {
+      "layer conv: conv2d(1, 2, 3) got i64[2,1,6,6], expected f32, bf16 or f16 [batch, channels",
+      [&] {
         model.forward(Tensor(Shape{2, 1, 6, 6}, DataType::i64));
       });
   Sequential window(1);
@@ -172,14 +173,15 @@ TEST(Sequential, BadShapesAndNamesAreRefused) {
   test::expect_refused("layers cannot run on 0 threads; expected at least 1",
                        [] { Sequential(1, 0); });
   test::expect_refused(
-      "cross entropy got logits f32[2,4] and labels i64[3], want f32[batch,classes] and i64[batch]",
+      "cross entropy got logits f32[2,4] and labels i64[3], expected f32[batch,classes] and "
+      "i64[batch]",
       [] {
         CrossEntropy(Tensor(Shape{2, 4}, DataType::f32), Tensor(Shape{3}, DataType::i64));
       });
   Tensor labels(Shape{2}, DataType::i64);
   for (const int64_t label : {int64_t{4}, int64_t{-1}}) {
     labels.as<int64_t>()[1] = label;
-    test::expect_refused("label " + std::to_string(label) + " is no class of 4", [&] {
+    test::expect_refused("label " + std::to_string(label) + " is not a class of 4", [&] {
       CrossEntropy(Tensor(Shape{2, 4}, DataType::f32), labels);
     });
   }

@@ -140,7 +140,7 @@ TEST(Recurrent, WhatDoesNotFitIsRefusedByName) {
   nn::Sequential model(2);
   model.add("rnn", nn::lstm(4, 3));
   expect_refused(
-      "layer rnn: lstm(4, 3) got f32[2,5], want f32, bf16 or f16 [batch, length, inputs]", [&] {
+      "layer rnn: lstm(4, 3) got f32[2,5], expected f32, bf16 or f16 [batch, length, inputs]", [&] {
         model.forward(noise_tensor(Shape{2, 5}, 1));
       });
   const auto any = noise_tensor(Shape{1}, 1);
@@ -184,8 +184,8 @@ TEST(MatrixFactorization, EqualsItsFormulaAndDifferences) {
     test::expect_close(model.parameters()[p].gradient, expected, model.parameters()[p].name);
   }
   expect_refused(
-      "layer ratings: matrix_factorization(4, 3, 2) got f32[4,1], want i64[batch, 2]: a "
-      "row and a column",
+      "layer ratings: matrix_factorization(4, 3, 2) got f32[4,1], expected i64[batch, 2]: a row "
+      "and a column",
       [&] { model.forward(dy); });
   expect_refused("index 0 of an embedding is 4; expected 0 to 3", [&] {
     model.forward(pairs_of({4, 0}));

@@ -126,7 +126,7 @@ TEST(Embedding, WhatDoesNotFitIsRefusedByName) {
       [&] { kernels->embedding_forward(noise_tensor(Shape{2}, 1), table, y); });
   nn::Sequential model(1);
   model.add("tokens", nn::embedding(5, 3, {.positions = 4}));
-  expect_refused("layer tokens: embedding(5, 3) got i64[1,5], want i64[batch, length up to 4]",
+  expect_refused("layer tokens: embedding(5, 3) got i64[1,5], expected i64[batch, length up to 4]",
                  [&] {
                    model.forward(indices_of(Shape{1, 5}, {0, 0, 0, 0, 0}));
                  });

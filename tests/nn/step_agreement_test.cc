@@ -201,19 +201,19 @@ TEST(StepAgreement, WhatCannotGoOnIsAnErrorOnEveryRank) {
     StepAgreement floor(comm, {.loss_scale = {.first = 4, .least = 2}});
     EXPECT_TRUE(step(floor, bad).is_skipped);
     expect_refused(
-        "step agreement: a gradient is no number at the least loss scale, 2; lower the "
-        "learning rate, or train in bf16 or f32",
+        "step agreement: a gradient is not finite at the least loss scale, 2; lower the learning "
+        "rate, or train in bf16 or f32",
         [&] { step(floor, bad); });
     StepAgreement patient(comm, {.most_skips = 2});
     for (int i = 0; i < 2; ++i) EXPECT_TRUE(step(patient, bad).is_skipped);
     expect_refused(
-        "step agreement: 3 steps in a row had a loss or a gradient that is no number; "
+        "step agreement: 3 steps in a row had a loss or a gradient that is not finite; "
         "lower the learning rate",
         [&] { step(patient, bad); });
     StepAgreement agreement(comm);
     expect_error(ErrorCode::mismatch,
                  "step agreement: 1 of 2 ranks are in training, the others in evaluation; "
-                 "set_training() must be called alike on all",
+                 "set_training() must be called with the same value on all",
                  [&] { step(agreement, good, comm.rank() == 0); });
     expect_refused("step agreement: no rank had a sample in this step; leave the step out on all",
                    [&] { step(agreement, loss_of(0, 0)); });
@@ -266,8 +266,8 @@ TEST(StepAgreement, SharesAreEqualOrFollowTheSpeed) {
     EXPECT_LT(agreement.shares()[1], 4);
     expect_error(
         ErrorCode::mismatch,
-        "step agreement: the ranks share 12 to 13 samples in a step, this one " +
-            std::to_string(comm.rank() == 1 ? 13 : 12) + "; shares.samples must be the same on all",
+        "step agreement: shares.samples is from 12 to 13 on the ranks and " +
+            std::to_string(comm.rank() == 1 ? 13 : 12) + " on this one; it must be the same on all",
         [&] {
           StepAgreement(comm,
                         {.shares = {.samples = comm.rank() == 1 ? 13 : 12, .follow_speed = true}});
@@ -315,14 +315,14 @@ TEST(Sentinel, NamesTheFlippedBit) {
                    size == 2 ? "sentinel: at step 8 parameter \"fc2.weight\" differs on rank 0, 1, "
                                "and none has a majority; go back to the last checkpoint"
                              : "sentinel: at step 8 parameter \"fc2.weight\" differs on rank 1, "
-                               "while the others are alike; go back to the last checkpoint",
+                               "while the others agree; go back to the last checkpoint",
                    [&] { sentinel.look(8); });
     });
 }
 
 TEST(Sentinel, LooksEverySoManySteps) {
   test::run_threads(1, [](Communicator& comm) {
-    expect_refused("sentinel: it cannot look every 0 steps; expected at least 1",
+    expect_refused("sentinel: it cannot compare every 0 steps; expected at least 1",
                    [&] { Sentinel(comm, {}, 0); });
     Sentinel(comm, small_model().parameters(), 1).look(1);
   });

@@ -213,7 +213,7 @@ class Forms(RankTest):
             self.assertTrue((mine.view("u1") == ROOT + 1).all())
             got = self.comm.allgather("raw into the library's", mine).wait(DEADLINE)
             self.assertEqual((got.dtype, got.shape), ("raw", (2 * self.size, mine.itemsize)))
-            with self.assertRaisesRegex(tutti.InvalidArgumentError, "op sum means nothing on raw"):
+            with self.assertRaisesRegex(tutti.InvalidArgumentError, "op sum cannot be applied to raw"):
                 self.comm.allreduce("raw", mine, "sum")
         bits = numpy.array([1 << self.rank, 3], "u4")
         self.comm.allreduce("odd", bits, "bxor").wait(DEADLINE)

@@ -336,8 +336,8 @@ class Arrays(unittest.TestCase):
             "not contiguous": numpy.zeros((4, 4))[:, ::2],
             r"strides are \[8,24\] bytes": numpy.zeros((2, 3)).T,
             r"strides are \[12\] bytes": numpy.zeros(4, [("a", "f8"), ("b", "f4")])["a"],
-            "average means nothing on raw": numpy.zeros(2, complex),
-            "average means nothing on raw.*": numpy.zeros(2, ">f8"),
+            "average cannot be applied to raw": numpy.zeros(2, complex),
+            "average cannot be applied to raw.*": numpy.zeros(2, ">f8"),
             'format "O"': numpy.zeros(2, object),
             "9 dimensions": numpy.zeros((1,) * 9),
             "of type list": [1.0, 2.0],
@@ -503,9 +503,9 @@ class Errors(unittest.TestCase):
     def test_wrong_words(self):
         with create_alone() as comm:
             mine = numpy.zeros(1)
-            with self.assertRaisesRegex(tutti.InvalidArgumentError, "'mean' is no op.*average"):
+            with self.assertRaisesRegex(tutti.InvalidArgumentError, "unknown op 'mean'.*average"):
                 comm.allreduce("a", mine, "mean")
-            with self.assertRaisesRegex(tutti.InvalidArgumentError, "'f8' is no wire type"):
+            with self.assertRaisesRegex(tutti.InvalidArgumentError, "unknown wire type 'f8'"):
                 comm.allreduce("a", mine, wire="f8")
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "must be a str"):
                 comm.allreduce(7, mine)
@@ -517,9 +517,9 @@ class Errors(unittest.TestCase):
             tutti.Communicator.create({"fusion_bytes": "64MBB"})
         with self.assertRaisesRegex(tutti.InvalidArgumentError, "rank and size"):
             tutti.Communicator.create(store=tutti.MemoryStore())
-        with self.assertRaisesRegex(tutti.InvalidArgumentError, "with a store only"):
+        with self.assertRaisesRegex(tutti.InvalidArgumentError, "only with a store"):
             tutti.Communicator.create(rank=0, size=1)
-        with self.assertRaisesRegex(tutti.InvalidArgumentError, "no tutti.Store"):
+        with self.assertRaisesRegex(tutti.InvalidArgumentError, "not a tutti.Store"):
             tutti.Communicator.create(store={}, rank=0, size=1)
         for kind in (tutti.Work, tutti.Tensor, tutti.Declared):
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "made by"):

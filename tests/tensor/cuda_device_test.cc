@@ -420,7 +420,7 @@ TEST(CudaPlugin, WhatIsNoneIsRefusedInOneLine) {
   EXPECT_THAT(refusal(ErrorCode::unavailable, "/no/such/folder/libtutti_device_cuda.so"),
               AllOf(HasSubstr("there is no /no/such/folder"), HasSubstr("where nvcc is")));
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, library_folder() + "/libtutti.so"),
-              HasSubstr("is no device: it has no tutti_device_plugin"));
+              HasSubstr("is not a device: it has no tutti_device_plugin"));
 }
 
 TEST(CudaPlugin, ATensorWithoutItIsAClearError) {

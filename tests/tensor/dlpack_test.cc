@@ -119,7 +119,7 @@ TEST(FromDlpack, RefusesGapsBetweenRows) {
   Foreign foreign;
   foreign.strides = {4, 1};
   EXPECT_EQ(refusal(foreign),
-            "a DLPack tensor of shape [2,3] has strides [4,1]; want the dense [3,1]: make it "
+            "a DLPack tensor of shape [2,3] has strides [4,1]; expected the dense [3,1]: make it "
             "contiguous first");
   foreign.strides = {1, 2};
   EXPECT_THAT(refusal(foreign), HasSubstr("strides [1,2]"));
@@ -128,10 +128,10 @@ TEST(FromDlpack, RefusesGapsBetweenRows) {
 TEST(FromDlpack, RefusesLanesTypesAndDevices) {
   Foreign lanes, complex_type, four_bits, metal, unknown;
   lanes.tensor().dtype.lanes = 4;
-  EXPECT_EQ(refusal(lanes), "a DLPack tensor has 4 lanes an element; want 1");
+  EXPECT_EQ(refusal(lanes), "a DLPack tensor has 4 lanes per element; expected 1");
   complex_type.tensor().dtype = {kDLComplex, 64, 1};
   EXPECT_THAT(refusal(complex_type),
-              HasSubstr("a DLPack tensor has type code 5 with 64 bits; want f64, f32"));
+              HasSubstr("a DLPack tensor has type code 5 with 64 bits; expected f64, f32"));
   four_bits.tensor().dtype = {kDLInt, 4, 1};
   EXPECT_THAT(refusal(four_bits), HasSubstr("type code 0 with 4 bits"));
   metal.tensor().device = {kDLMetal, 0};
@@ -139,7 +139,7 @@ TEST(FromDlpack, RefusesLanesTypesAndDevices) {
   const int newer_than_the_header = 17;
   std::memcpy(&unknown.tensor().device.device_type, &newer_than_the_header, sizeof(int));
   EXPECT_THAT(refusal(unknown),
-              HasSubstr("a DLPack tensor lives on device type 17; want cpu (1) or cuda (2)"));
+              HasSubstr("a DLPack tensor lives on device type 17; expected cpu (1) or cuda (2)"));
 }
 
 TEST(FromDlpack, RefusesDamagedTensors) {

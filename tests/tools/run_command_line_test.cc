@@ -53,21 +53,21 @@ TEST(CommandLine, HostsAndTheRest) {
 TEST(CommandLine, ErrorsAreOneLineAndCodeTwo) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{}, "how many ranks? Give -np N"},
-      {{"p", "-np", "2"}, "how many ranks? -np stands before the program"},
-      {{"-np", "0", "p"}, "-np 0 is not a number of ranks (want 1 to 65536)"},
+      {{"p", "-np", "2"}, "how many ranks? Give -np before the program"},
+      {{"-np", "0", "p"}, "-np 0 is not a number of ranks (must be from 1 to 65536)"},
       {{"-np", "-1", "p"}, "-np -1 is not a number"},
       {{"-np", "two", "p"}, "-np two is not a number"},
       {{"-np", "2x", "p"}, "-np 2x is not a number"},
       {{"-np2x", "p"}, "-np 2x is not a number"},
       {{"-np", "2", "--grace", "soon", "p"}, "--grace soon is not a time"},
       {{"-np", "2", "--bind-to", "socket", "p"},
-       "--bind-to socket is not known (want core or none)"},
+       "--bind-to socket is not known (must be core or none)"},
       {{"-np", "99999999999", "p"}, "-np 99999999999 is not a number"},
       {{"-np"}, "--np"},
       {{"-np", "2"}, "which program?"},
       {{"--bogus", "-np", "2", "p"}, "--bogus"},
-      {{"-np", "2", "--env", "=x", "p"}, "--env =x names no variable"},
-      {{"-np", "2", "--rsh", " ", "p"}, "--rsh is no command"}};
+      {{"-np", "2", "--env", "=x", "p"}, "--env =x does not name a variable"},
+      {{"-np", "2", "--rsh", " ", "p"}, "--rsh is empty; give it a command"}};
   for (const auto& [words, text] : cases) {
     try {
       parse_command_line(words);

@@ -63,7 +63,7 @@ TEST(TuttiRun, UsageErrorsAreOneLineAndCodeTwo) {
     EXPECT_THAT(program.errors(), AllOf(HasSubstr("tutti-run: "), HasSubstr(text)));
     EXPECT_EQ(program.errors().find('\n'), program.errors().size() - 1) << program.errors();
   };
-  refused({"-np", "0"}, "-np 0 is not a number of ranks (want 1 to 65536)");
+  refused({"-np", "0"}, "-np 0 is not a number of ranks (must be from 1 to 65536)");
   refused({"--hosts", "localhost:2", "-np", "3"}, "-np 3, but --hosts has room for 2");
   refused({"--hosts", "localhost:x"}, "--hosts: \"localhost:x\" gives no number of ranks");
   refused({"-np", "1", "--env", "TUTTI_NO_SUCH_THING_HERE"}, "there is no such variable here");
@@ -249,11 +249,13 @@ TEST(TuttiRun, AnInterruptThatIsIgnoredIsFollowedByWorse) {
   EXPECT_GE(program.seconds(), 5.9);
   EXPECT_LT(program.seconds(), 12);
   EXPECT_THAT(program.output(), HasSubstr("[1] told"));
-  EXPECT_THAT(program.errors(),
-              AllOf(HasSubstr("tutti-run: SIGINT passed on to ranks 0-2; if it takes them 1 s they "
-                              "get SIGTERM, after 6 s SIGKILL; asked again, at once\n"),
-                    HasSubstr("tutti-run: ranks 1 2 still there: SIGTERM\n"),
-                    HasSubstr("tutti-run: rank 2 still there: SIGKILL\n")));
+  EXPECT_THAT(
+      program.errors(),
+      AllOf(HasSubstr("tutti-run: SIGINT passed on to ranks 0-2; those that run after 1 s get "
+                      "SIGTERM, after 6 s SIGKILL; a second signal kills them "
+                      "immediately\n"),
+            HasSubstr("tutti-run: ranks 1 2 still there: SIGTERM\n"),
+            HasSubstr("tutti-run: rank 2 still there: SIGKILL\n")));
 }
 
 TEST(TuttiRun, CanBeInterruptedWhileNobodyReadsItsOutput) {
@@ -351,8 +353,8 @@ TEST(TuttiRun, GivesOpenMpItsShareAndSaysSoOnce) {
   EXPECT_THAT(sorted_lines(unset.output()), ElementsAre("[0] 1", "[1] 1", "[2] 1"));
   EXPECT_EQ(unset.errors(),
             "tutti-run: OMP_NUM_THREADS=1 for each of the 3 ranks on this host, its share of the "
-            "cores; set it to choose\n");
-  // A single rank may use all cores, and OpenMP finds them by itself.
+            "cores; set the variable to choose another number\n");
+  // One rank has all cores, and OpenMP finds them by itself.
   Program alone(with({"env", "-u", "OMP_NUM_THREADS"}, {"-np", "1"}));
   EXPECT_EQ(alone.finish(), 0);
   EXPECT_EQ(alone.output(), "[0] \n");

@@ -39,7 +39,7 @@ Enum parse_name(std::string_view option, const std::string& word,
     if (to_string(candidate) == word) return candidate;
     names.emplace_back(to_string(candidate));
   }
-  throw bad_input(fmt::format("{} {}: want one of {}", option, word, fmt::join(names, ", ")));
+  throw bad_input(fmt::format("{} {}: expected one of {}", option, word, fmt::join(names, ", ")));
 }
 
 int64_t parse_count(std::string_view option, const std::string& word, int64_t low, int64_t high) {
@@ -70,9 +70,10 @@ void add_case_options(CLI::App& app, const Case& entry, Settings& settings, Word
     app.add_option("--bytes", words.bytes,
                    "Sizes of the whole buffer: 4..256M, 4,64K,1M or one (default 4..64M)")
         ->type_name("SIZES");
-    app.add_option("--factor", words.factor, "Between the sizes of a range (default 4)")
+    app.add_option("--factor", words.factor, "Factor between the sizes of a range (default 4)")
         ->type_name("N");
-    app.add_option("--plot", settings.plot, "Draw time over bytes as SVG")->type_name("FILE");
+    app.add_option("--plot", settings.plot, "Write a plot of time over size, as SVG")
+        ->type_name("FILE");
   }
   if (takes(kDtype))
     app.add_option("--dtype", words.dtype, "f64 f32 f16 bf16 i8 ... u64 bool (default f32)")
@@ -80,15 +81,18 @@ void add_case_options(CLI::App& app, const Case& entry, Settings& settings, Word
   if (takes(kOp))
     app.add_option("--op", words.op, "sum average min max product band bor bxor (default sum)")
         ->type_name("OP");
-  if (takes(kRoot)) app.add_option("--root", words.root, "Rank (default 0)")->type_name("RANK");
+  if (takes(kRoot))
+    app.add_option("--root", words.root, "Rank of the root (default 0)")->type_name("RANK");
   if (takes(kPlacement))
-    app.add_option("--place", words.place, "in, out or both (default: both, where they exist)")
+    app.add_option("--place", words.place,
+                   "In place: in; out of place: out; or both (default: both, if both exist)")
         ->type_name("WHERE");
   if (takes(kSet)) {
     app.add_option("--set", settings.set,
                    "resnet50, gpt2, small1000 or a CSV file (default resnet50)")
         ->type_name("NAME");
-    app.add_option("--elements", words.elements, "Of each tensor, instead of its own number")
+    app.add_option("--elements", words.elements,
+                   "Elements of each tensor, instead of the numbers in the set")
         ->type_name("N");
   }
   if (takes(kBackward))
@@ -102,14 +106,15 @@ void add_case_options(CLI::App& app, const Case& entry, Settings& settings, Word
                  "Ask Work::done() instead of calling Work::wait(), which drives the engine");
   }
   if (takes(kTiming | kFresh))
-    app.add_option("--repetitions", words.repetitions, "Default 11")->type_name("N");
+    app.add_option("--repetitions", words.repetitions, "Repetitions (default 11)")->type_name("N");
   if (takes(kTiming)) {
     app.add_option("--warmup", words.warmup, "Iterations before anything is timed (default 5)")
         ->type_name("N");
     app.add_option("--iterations", words.iterations,
-                   "In each repetition (default: as many as fill --repetition-ms)")
+                   "Iterations of each repetition (default: as many as fill --repetition-ms)")
         ->type_name("N");
-    app.add_option("--repetition-ms", words.repetition, "Default 20")->type_name("MS");
+    app.add_option("--repetition-ms", words.repetition, "Length of a repetition (default 20)")
+        ->type_name("MS");
   }
   if (entry.ways.size() > 1) {
     std::vector<std::string_view> ways;
@@ -127,9 +132,10 @@ void add_common_options(CLI::App& app, Settings& settings, Words& words) {
   app.add_option("--backend", settings.backend, "auto, shm, tcp, ... (default: TUTTI_BACKEND)")
       ->type_name("NAME");
   app.add_flag("--pin", settings.pin, "Bind each rank to a core of its own");
-  app.add_option("--json", settings.json, "Append a JSON object a row; - is standard output")
+  app.add_option("--json", settings.json, "Append one JSON object per row; - is standard output")
       ->type_name("FILE");
-  app.add_option("--csv", settings.csv, "The same as CSV")->type_name("FILE");
+  app.add_option("--csv", settings.csv, "Append the same fields as CSV; - is standard output")
+      ->type_name("FILE");
   app.add_option("--sample-file", settings.sample_file)->group("");
 }
 
@@ -146,7 +152,7 @@ void take_words(const Case& entry, const Words& words, Settings& settings) {
   settings.dtype = parse_name("--dtype", words.dtype, all_values<DataType>(kDataTypeCount));
   settings.op = parse_name("--op", words.op, all_values<ReduceOp>(kReduceOpCount));
   if ((entry.options & kOp) && !can_reduce(settings.dtype, settings.op))
-    throw bad_input(fmt::format("--op {} means nothing on {}", to_string(settings.op),
+    throw bad_input(fmt::format("--op {} cannot be applied to {}", to_string(settings.op),
                                 to_string(settings.dtype)));
   settings.root = static_cast<int>(parse_count("--root", words.root, 0, 1023));
   if (settings.ranks > 0 && settings.root >= settings.ranks)
@@ -158,7 +164,7 @@ void take_words(const Case& entry, const Words& words, Settings& settings) {
   else if (words.place == "out")
     settings.placement = Placement::out_of_place;
   else if (!words.place.empty() && words.place != "both")
-    throw bad_input(fmt::format("--place {}: want in, out or both", words.place));
+    throw bad_input(fmt::format("--place {}: expected in, out or both", words.place));
   if (!words.elements.empty())
     settings.elements = parse_count("--elements", words.elements, 1, int64_t{1} << 36);
   if (entry.options & kSet) load_gradient_set(settings.set, settings.elements);
@@ -185,7 +191,7 @@ std::string overview() {
   for (const auto& entry : all_cases())
     text += fmt::format("  {:<16} {}\n", entry.name, entry.about);
   return text +
-         "\ntutti-bench CASE --help tells a case's options.\n\n"
+         "\ntutti-bench CASE --help shows the options of a case.\n\n"
          "Examples:\n"
          "  tutti-bench allreduce --bytes 4..256M --ranks 2 --backend shm\n"
          "  tutti-run -np 4 tutti-bench gradients --set gpt2 --way arena --json rows\n"
@@ -220,7 +226,7 @@ Settings parse_command_line(const std::vector<std::string>& arguments) {
     help = app.help();
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend() - 1));
     if (const auto rest = app.remaining(); !rest.empty())
-      throw bad_input(fmt::format("{} is no option of {}", rest.front(), entry.name));
+      throw bad_input(fmt::format("{} is not an option of {}", rest.front(), entry.name));
     take_words(entry, words, settings);
   } catch (const CLI::CallForHelp&) {
     throw run::Refusal{0, help};

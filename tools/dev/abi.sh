@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./dev abi           renew the description of the C interface (cmake/abi), at a release
+# ./dev abi           record the description of the C interface (cmake/abi) again, at a release
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 takes_nothing "$@"
 

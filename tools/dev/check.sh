@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./dev check         formatting, the reference, clang-tidy, floors, one definition a name, the whole
+# ./dev check         formatting, the reference, clang-tidy, floors, one definition per name, the whole
 #                     suite under every sanitizer, part by part; run it again to go on after a stop
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 takes_nothing "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./dev fuzz NAME [S] feed a parser (or `all`) what libFuzzer thinks of, for S seconds; `list` names them
+# ./dev fuzz NAME [S] fuzz a parser (or `all`) by libFuzzer for S seconds; `list` names the parsers
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ $# -ge 1 && $# -le 2 && ${2-60} =~ ^[1-9][0-9]*$ ]] ||
   fail "fuzz takes a harness, all or list, and seconds, and was given: ${*:-nothing}"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ./dev gpu-test pack build/gpu: what a machine with a GPU lacks; there gpu-test runs, right and fast
+# ./dev gpu-test pack make build/gpu, for a machine with a GPU on which Tutti cannot be built; on that
+#                     machine run build/gpu/gpu-test with runs, right and fast
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if [[ ${1-} == pack ]]; then

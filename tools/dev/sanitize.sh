@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ./dev sanitize      build and run once more, under asan+ubsan and then tsan, what keeps memory, reads
-#                     bytes of others or has threads
+# ./dev sanitize      build and run again, under asan+ubsan and then tsan, the tests of code that manages
+#                     memory, reads foreign bytes or has threads
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 takes_nothing "$@"
 

@@ -201,7 +201,8 @@ int run(int count, char** words) {
   app.add_flag("--json", request.is_json, "One JSON object instead of text");
   app.add_flag_callback(
       "--no-measure", [&] { request.measures = false; }, "Connect two ranks, but measure nothing");
-  app.add_option("--backend", request.backend, "Only this one; code 1 if it cannot be used")
+  app.add_option("--backend", request.backend,
+                 "Check only this backend; the exit code is 1 if it cannot be used")
       ->type_name("NAME");
   try {
     app.parse(count, words);

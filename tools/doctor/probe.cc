@@ -231,9 +231,9 @@ pid_t start_child(const Descriptor& out, Body&& body) {
 std::string silence_text(size_t rank, int status) {
   const int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   if (number == SIGALRM)
-    return fmt::format("rank {} of two was not through after {} s", rank, kPatienceSeconds);
+    return fmt::format("rank {} of two was not done after {} s", rank, kPatienceSeconds);
   return fmt::format(
-      "rank {} of two {} without a word", rank,
+      "rank {} of two {} without an error message", rank,
       number == 0 ? fmt::format("ended with code {}", WEXITSTATUS(status))
                   : fmt::format("was killed by signal {} ({})", number, ::strsignal(number)));
 }

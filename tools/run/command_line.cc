@@ -80,20 +80,24 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
       ->type_name("VAR[=VALUE]")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--output", request.output,
-                 "Write each rank's lines into FOLDER/RANK.out and FOLDER/RANK.err, not here")
+  app.add_option(
+         "--output", request.output,
+         "Write each rank's lines into FOLDER/RANK.out and FOLDER/RANK.err, not to the terminal")
       ->type_name("FOLDER");
   app.add_flag_callback(
       "--no-prefix", [&] { request.prefix = false; },
       "Print lines without the number of their rank");
-  app.add_option("--bind-to", bind, "core: each rank keeps to its own share of the host's cores")
+  app.add_option("--bind-to", bind, "core: bind each rank to its own share of the host's cores")
       ->type_name("none|core");
-  app.add_option("--grace", grace,
-                 "After Ctrl-C or SIGTERM, which ranks get too: seconds until SIGTERM, 5 s before "
-                 "SIGKILL (default: 10); 0: wait for them. A second one kills at once")
+  app.add_option(
+         "--grace", grace,
+         "Ctrl-C and SIGTERM are passed on to the ranks. Seconds until ranks that still run "
+         "get SIGTERM, and 5 s later SIGKILL (default: 10; 0: wait for them). A second "
+         "Ctrl-C or SIGTERM kills them immediately")
       ->type_name("SECONDS");
-  app.add_flag("--keep-going", request.keep_going,
-               "A failed rank does not end the others; the code is that of the last to end");
+  app.add_flag(
+      "--keep-going", request.keep_going,
+      "A failed rank does not end the others; the exit code is that of the last rank to end");
   app.add_flag("--options", request.print_options,
                "Print every setting with its value and where it came from");
   app.set_version_flag("--version", fmt::format("tutti-run {}", kVersion));
@@ -119,29 +123,30 @@ Request parse_command_line(const std::vector<std::string>& arguments) {
     const auto number = parse_integer(ranks, 1, kMostRanks);
     if (!number)
       throw usage_error(
-          fmt::format("-np {} is not a number of ranks (want 1 to {})", ranks, kMostRanks));
+          fmt::format("-np {} is not a number of ranks (must be from 1 to {})", ranks, kMostRanks));
     request.ranks = static_cast<int>(*number);
   } else if (!request.hosts_given) {
     const bool late = std::any_of(request.program.begin(), request.program.end(),
                                   [](const auto& word) { return word.starts_with("-np"); });
-    throw usage_error(late ? "how many ranks? -np stands before the program, as what follows that "
-                             "is the program's own"
+    throw usage_error(late ? "how many ranks? Give -np before the program, because options after "
+                             "it belong to the program"
                            : "how many ranks? Give -np N or --hosts");
   }
   if (app.count("--rsh") > 0) request.remote_shell = split_words(remote_shell);
-  if (request.remote_shell.empty()) throw usage_error("--rsh is no command");
+  if (request.remote_shell.empty()) throw usage_error("--rsh is empty; give it a command");
   if (app.count("--grace") > 0) {
     const auto seconds = parse_number(grace, 0, 1e6);
     if (!seconds)
-      throw usage_error(fmt::format("--grace {} is not a time (want seconds from 0)", grace));
+      throw usage_error(
+          fmt::format("--grace {} is not a time (must be seconds, 0 or more)", grace));
     request.grace = *seconds;
   }
   if (app.count("--bind-to") > 0 && bind != "core" && bind != "none")
-    throw usage_error(fmt::format("--bind-to {} is not known (want core or none)", bind));
+    throw usage_error(fmt::format("--bind-to {} is not known (must be core or none)", bind));
   request.bind = bind == "core";
   for (const auto& variable : request.variables)
     if (variable.empty() || variable.front() == '=')
-      throw usage_error(fmt::format("--env {} names no variable", variable));
+      throw usage_error(fmt::format("--env {} does not name a variable", variable));
   if (request.program.empty()) throw usage_error("which program? Give it after the options");
   return request;
 }

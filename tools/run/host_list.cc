@@ -16,9 +16,9 @@ constexpr int kMostSlots = 65'536;
 
 Host parse_host(std::string_view word) {
   const auto refused = [&](std::string_view why) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("--hosts: \"{}\" {} (want name, name:ranks or [address]:ranks)", word, why));
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("--hosts: \"{}\" {} (expected name, name:ranks or [address]:ranks)",
+                             word, why));
   };
   Host host;
   std::string_view rest;
@@ -35,7 +35,7 @@ Host parse_host(std::string_view word) {
   // ssh would read a leading dash as an option.
   if (host.name.empty() || host.name.front() == '-') throw refused("names no host");
   if (host.name.find_first_of(" \t\n'\"\\$`;&|<>()") != host.name.npos)
-    throw refused("is no host's name");
+    throw refused("is not the name of a host");
   if (rest.empty()) return host;
   const auto slots =
       rest.front() == ':' ? parse_integer(rest.substr(1), 1, kMostSlots) : std::nullopt;

@@ -281,12 +281,12 @@ void Job::take_orders() {
       tell(fmt::format("{} again: killing {}", signal_name(*number), names_of_ranks_left()));
     else if (request_.grace > 0)
       tell(
-          fmt::format("{} passed on to {}; if it takes them {} s they get SIGTERM, after {} s "
-                      "SIGKILL; asked again, at once",
+          fmt::format("{} passed on to {}; those that run after {} s get SIGTERM, after {} s "
+                      "SIGKILL; a second signal kills them immediately",
                       signal_name(*number), names_of_ranks_left(), request_.grace,
                       request_.grace + Deaths::kAskedTermSeconds));
     else
-      tell(fmt::format("{} passed on to {}; ask again to kill them", signal_name(*number),
+      tell(fmt::format("{} passed on to {}; a second signal kills them", signal_name(*number),
                        names_of_ranks_left()));
   }
 }

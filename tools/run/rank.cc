@@ -112,7 +112,7 @@ void Rank::take_frames(std::string_view bytes) {
         case FrameKind::start:
         case FrameKind::signal:
         case FrameKind::input:
-          throw Error(ErrorCode::corrupt_data, "a frame of the wrong way");
+          throw Error(ErrorCode::corrupt_data, "a frame that belongs to the other direction");
       }
     }
   } catch (const Error& error) {

@@ -13,7 +13,7 @@ constexpr size_t kHeaderBytes = 5;
 
 Error damaged(std::string_view what) {
   return {ErrorCode::corrupt_data,
-          fmt::format("the connection to the other host carries something that is no {}", what)};
+          fmt::format("the connection to the other host carries something other than a {}", what)};
 }
 
 // Takes the text before the next zero byte. None of the texts can contain a zero byte.

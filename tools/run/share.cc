@@ -36,8 +36,8 @@ bool give_share(Command& command, bool bind) {
 
 std::string threads_text(const Command& command) {
   return fmt::format(
-      "OMP_NUM_THREADS={} for each of the {} ranks on this host, its share of the cores; set it to "
-      "choose",
+      "OMP_NUM_THREADS={} for each of the {} ranks on this host, its share of the cores; set the "
+      "variable to choose another number",
       command.variables.at("OMP_NUM_THREADS"), command.variables.at("TUTTI_LOCAL_SIZE"));
 }
 

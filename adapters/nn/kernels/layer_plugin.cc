@@ -34,10 +34,11 @@ const LayerPlugin& load_layer_plugin(DeviceKind kind, const std::string& file) {
   const auto* plugin = static_cast<const LayerPlugin*>(load_plugin_record(
       file, {"device", "tutti_layer_plugin", kLayerAbi, "keep the model on the cpu"}));
   if (plugin->name != name || plugin->layers == nullptr || plugin->steps == nullptr)
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} computes no layers on \"{}\" but \"{}\", or only a part of them; "
-                            "build it anew",
-                            file, name, plugin->name ? plugin->name : ""));
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format(
+            "{} computes no layers on \"{}\" but \"{}\", or only a part of them; build it again",
+            file, name, plugin->name ? plugin->name : ""));
   return *plugin;
 }
 
@@ -73,8 +74,8 @@ StepKernels& KeptStepKernels::of(std::vector<StepOperands> operands) {
 std::unique_ptr<StepKernels> make_step_kernels(const std::vector<StepOperands>& operands) {
   if (operands.empty() || operands.front().value.device().kind == DeviceKind::cpu)
     throw Error(ErrorCode::invalid_argument,
-                "steps of no parameters, or of those on the cpu, are taken by sgd_step() and its "
-                "like");
+                "this step is for parameters on a GPU; for none, or for those on the cpu, call "
+                "sgd_step() and the like");
   const auto& first = operands.front().value;
   for (const auto& one : operands)
     for (const auto* view : {&one.value, &one.gradient, &one.first, &one.second}) {

@@ -33,7 +33,7 @@ void Layer::require_input(const Tensor& input, bool good, const char* wanted) {
   const auto dtype = input.dtype();
   if (good && (dtype == DataType::f32 || dtype == DataType::bf16 || dtype == DataType::f16)) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("layer {}{}{} got {}{}, want f32, bf16 or f16 {}", path_,
+              fmt::format("layer {}{}{} got {}{}, expected f32, bf16 or f16 {}", path_,
                           path_.empty() ? "" : ": ", kind(), to_string(dtype),
                           input.shape().to_string(), wanted));
 }

@@ -45,9 +45,10 @@ Tensor as_rows(const Tensor& logits) {
 
 void require_on_host(const char* caller, const Tensor& labels) {
   if (labels.device().kind == DeviceKind::cpu) return;
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} got labels on {}, want them in host memory, where they are checked",
-                          caller, to_string(labels.device())));
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} got labels on {}, expected them in host memory, where they are checked",
+                  caller, to_string(labels.device())));
 }
 
 void check(const char* loss, const Tensor& logits, const Tensor& labels) {
@@ -58,15 +59,16 @@ void check(const char* loss, const Tensor& logits, const Tensor& labels) {
       labels.shape() != Shape(shape.extents().first(shape.extents().size() - 1)))
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("{} got logits {}{} and labels {}{}, want f32[batch,classes] and i64[batch]",
-                    loss, to_string(dtype), shape.to_string(), to_string(labels.dtype()),
-                    labels.shape().to_string()));
+        fmt::format(
+            "{} got logits {}{} and labels {}{}, expected f32[batch,classes] and i64[batch]", loss,
+            to_string(dtype), shape.to_string(), to_string(labels.dtype()),
+            labels.shape().to_string()));
   require_on_host(loss, labels);
   const int64_t classes = shape[shape.rank() - 1];
   for (const int64_t label : labels.span<int64_t>())
     if (label < 0 || label >= classes)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("label {} is no class of {}", label, classes));
+                  fmt::format("label {} is not a class of {}", label, classes));
 }
 
 }  // namespace

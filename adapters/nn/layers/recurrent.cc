@@ -126,7 +126,7 @@ class MatrixFactorization final : public Layer {
     const auto& shape = input.shape();
     if (input.dtype() != DataType::i64 || shape.rank() != 2 || shape[1] != 2)
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("layer {}: {} got {}{}, want i64[batch, 2]: a row and a column",
+                  fmt::format("layer {}: {} got {}{}, expected i64[batch, 2]: a row and a column",
                               path(), kind(), to_string(input.dtype()), shape.to_string()));
     const int64_t batch = shape[0];
     const Tensor both = on_host(input), rows(Shape{batch}, DataType::i64),

@@ -38,7 +38,7 @@ class Embedding final : public Layer {
     if (input.dtype() != DataType::i64 || shape.rank() < 1 ||
         (options_.positions > 0 && (shape.rank() != 2 || length > options_.positions)))
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("layer {}: {} got {}{}, want i64{}", path(), kind(),
+                  fmt::format("layer {}: {} got {}{}, expected i64{}", path(), kind(),
                               to_string(input.dtype()), shape.to_string(),
                               options_.positions > 0
                                   ? fmt::format("[batch, length up to {}]", options_.positions)

@@ -15,8 +15,9 @@ namespace tutti::nn {
 Sentinel::Sentinel(Communicator& comm, std::vector<Parameter> parameters, int64_t every)
     : comm_(comm), parameters_(std::move(parameters)), every_(every) {
   if (every < 1)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("sentinel: it cannot look every {} steps; expected at least 1", every));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("sentinel: it cannot compare every {} steps; expected at least 1", every));
 }
 
 void Sentinel::look(int64_t step) {
@@ -58,12 +59,11 @@ void Sentinel::look(int64_t step) {
         ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
         if (first < 0) first = static_cast<int>(rank);
       }
-    throw Error(
-        ErrorCode::mismatch,
-        fmt::format("sentinel: at step {} parameter \"{}\" differs on rank {}{}; go back "
-                    "to the last checkpoint and look at that host's memory",
-                    step, parameters_[p].name, ranks,
-                    is_known ? ", while the others are alike" : ", and none has a majority"))
+    throw Error(ErrorCode::mismatch,
+                fmt::format("sentinel: at step {} parameter \"{}\" differs on rank {}{}; go back "
+                            "to the last checkpoint and look at that host's memory",
+                            step, parameters_[p].name, ranks,
+                            is_known ? ", while the others agree" : ", and none has a majority"))
         .with_rank(first)
         .with_tensor(parameters_[p].name);
   }

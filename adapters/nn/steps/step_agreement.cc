@@ -60,11 +60,10 @@ StepAgreement::StepAgreement(Communicator& comm, const StepOptions& options)
   std::vector<int64_t> ends{options.shares.samples, -options.shares.samples};
   comm.allreduce_blocking("step agreement shares", ends, ReduceOp::max);
   if (ends[0] != -ends[1])
-    throw Error(
-        ErrorCode::mismatch,
-        fmt::format("step agreement: the ranks share {} to {} samples in a step, this one {}; "
-                    "shares.samples must be the same on all",
-                    -ends[1], ends[0], options.shares.samples))
+    throw Error(ErrorCode::mismatch,
+                fmt::format("step agreement: shares.samples is from {} to {} on the ranks and {} "
+                            "on this one; it must be the same on all",
+                            -ends[1], ends[0], options.shares.samples))
         .with_rank(comm.rank());
 }
 
@@ -138,7 +137,7 @@ void StepAgreement::receive() {
   if (training != 0 && training != static_cast<float>(comm_.size()))
     throw Error(ErrorCode::mismatch,
                 fmt::format("step agreement: {} of {} ranks are in training, the others in "
-                            "evaluation; set_training() must be called alike on all",
+                            "evaluation; set_training() must be called with the same value on all",
                             training, comm_.size()));
   shares_.add_step(std::span(lane_).subspan(kSecondsAt));
   if (samples == 0)
@@ -184,13 +183,14 @@ void StepAgreement::settle(bool is_skipped) {
   clean = 0;
   ++skipped;
   if (++in_a_row > static_cast<double>(options_.most_skips))
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("step agreement: {} steps in a row had a loss or a gradient that is no "
-                            "number; lower the learning rate, or look for the layer it comes from",
-                            in_a_row));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("step agreement: {} steps in a row had a loss or a gradient that is not "
+                    "finite; lower the learning rate, or look for the layer it comes from",
+                    in_a_row));
   if (options.first > options.least && scale <= options.least)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("step agreement: a gradient is no number at the least loss scale, {}; "
+                fmt::format("step agreement: a gradient is not finite at the least loss scale, {}; "
                             "lower the learning rate, or train in bf16 or f32",
                             options.least));
   scale = std::max(scale * options.backoff, options.least);

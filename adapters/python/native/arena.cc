@@ -240,11 +240,12 @@ bool read_array(PyObject* row, std::string& name, std::vector<int64_t>& shape,
   if (!read_numbers(extents, "the shape of an arena's array", shape)) return false;
   array.dtype = dtype_number(dtype);
   if (array.dtype < 0) {
-    refuse("\"" + name + "\": \"" + dtype + "\" is no dtype");
+    refuse("\"" + name + "\": \"" + dtype + "\" is not a dtype");
     return false;
   }
   if (shape.size() > TUTTI_MAX_DIMENSIONS) {
-    refuse("\"" + name + "\" has " + std::to_string(shape.size()) + " dimensions (want at most 8)");
+    refuse("\"" + name + "\" has " + std::to_string(shape.size()) +
+           " dimensions (at most 8 are possible)");
     return false;
   }
   array.dimensions = static_cast<int32_t>(shape.size());

@@ -120,7 +120,7 @@ std::string join(const std::vector<int64_t>& numbers) {
 
 bool set_shape(const std::vector<int64_t>& shape, const std::string& what, tutti_tensor_t& tensor) {
   if (shape.size() > TUTTI_MAX_DIMENSIONS) {
-    refuse(what + " has " + std::to_string(shape.size()) + " dimensions (want at most " +
+    refuse(what + " has " + std::to_string(shape.size()) + " dimensions (at most " +
            std::to_string(TUTTI_MAX_DIMENSIONS) + "); reshape it");
     return false;
   }
@@ -222,7 +222,7 @@ bool Given::read_buffer(PyObject* object, bool writable, const std::string& what
     append_bytes(shape, strides, buffer_->itemsize);
   } else if (tensor.dtype < 0 || item_bytes(tensor.dtype) != buffer_->itemsize) {
     refuse(what + " has items of format \"" + (buffer_->format ? buffer_->format : "") +
-           "\" (want " + kWant + ")");
+           "\" (expected " + kWant + ")");
     return false;
   }
   return set_shape(shape, what, tensor) && check_dense(strides, what, tensor);
@@ -236,7 +236,8 @@ bool Given::read_dlpack(PyObject* object, const std::string& what) {
   if (!place || !PyArg_ParseTuple(place.get(), "ii", &kind, &index)) return false;
   const bool is_cuda = kind == kDLCUDA || kind == kDLCUDAManaged;
   if (!is_cuda && kind != kDLCPU && kind != kDLCUDAHost) {
-    refuse(what + " lies on DLPack's device " + std::to_string(kind) + " (want the CPU or CUDA)");
+    refuse(what + " lies on DLPack's device " + std::to_string(kind) +
+           " (expected the CPU or CUDA)");
     return false;
   }
   const Reference method(PyObject_GetAttrString(object, "__dlpack__"));
@@ -272,7 +273,7 @@ bool Given::read_dlpack(PyObject* object, const std::string& what) {
   tensor.device_index = is_cuda ? index : 0;
   if (tensor.dtype < 0) {
     refuse(what + " has DLPack's type " + std::to_string(source.dtype.code) + " of " +
-           std::to_string(source.dtype.bits) + " bits (want " + kWant + ")");
+           std::to_string(source.dtype.bits) + " bits (expected " + kWant + ")");
     return false;
   }
   if (!set_shape(shape, what, tensor)) return false;

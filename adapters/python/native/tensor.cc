@@ -51,14 +51,14 @@ PyObject* make_memory(PyTypeObject* type, PyObject* arguments, PyObject* keyword
   std::vector<int64_t> extents;
   if (!read_numbers(shape, "the shape of a Memory", extents)) return nullptr;
   const int number = dtype_number(dtype);
-  if (number < 0) return refuse(std::string("\"") + dtype + "\" is no dtype of a Memory");
+  if (number < 0) return refuse(std::string("\"") + dtype + "\" is not a dtype of a Memory");
   if (extents.size() > TUTTI_MAX_DIMENSIONS)
     return refuse("a Memory has at most 8 dimensions, not " + std::to_string(extents.size()));
   for (const int64_t extent : extents)
     if (extent < 0) return refuse("a Memory has an extent of " + std::to_string(extent));
   const bool is_cuda = std::strcmp(device, "cuda") == 0;
   if (!is_cuda && std::strcmp(device, "cpu") != 0)
-    return refuse(std::string("a Memory lies on \"") + device + "\" (want cpu or cuda)");
+    return refuse(std::string("a Memory lies on \"") + device + "\" (expected cpu or cuda)");
   auto* self = allocate<TensorObject>(type);
   if (self == nullptr) return nullptr;
   self->tensor.data = reinterpret_cast<void*>(static_cast<uintptr_t>(pointer));

@@ -21,7 +21,7 @@ try:
 except ImportError as _error:
     raise ImportError(
         f"tutti: its library could not be loaded ({_error}). Import the installed package, of the "
-        "distribution tutti-collectives; another distribution bears the name tutti"
+        "distribution tutti-collectives; another distribution has the name tutti"
     ) from _error
 
 from . import _await, _errors

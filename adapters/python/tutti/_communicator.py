@@ -21,7 +21,7 @@ def _chosen(table, what, word):
         return table[word]
     except (KeyError, TypeError):
         words = ", ".join(str(each) for each in table)
-        raise refused(f"{word!r} is no {what} (want one of {words})") from None
+        raise refused(f"unknown {what} {word!r}; expected one of {words}") from None
 
 
 def _op(word):
@@ -110,14 +110,16 @@ class Communicator:
         lines = [_setting(name, value) for name, value in dict(settings or {}).items()]
         if store is None:
             if rank is not None or size is not None:
-                raise refused("rank and size are given with a store only; else the launcher says")
+                raise refused(
+                    "give rank and size only with a store; otherwise the launcher provides them"
+                )
             return Communicator(_native.create(lines, None, 0, 1, False))
         if rank is None or size is None:
             raise refused("with a store, rank and size are needed too")
         is_thread = isinstance(store, _native.MemoryStore)
         if not is_thread:
             if not isinstance(store, Store):
-                raise refused(f"{type(store).__name__} is no tutti.Store; make a subclass of it")
+                raise refused(f"{type(store).__name__} is not a tutti.Store; make a subclass of it")
             kind = type(store)
             store = _native.ProgramStore(
                 store, kind.set is not Store.set, kind.wait is not Store.wait
@@ -393,7 +395,7 @@ class Communicator:
         left_out = set(may_be_left_out)
         unknown = left_out.difference(arrays)
         if unknown:
-            raise refused(f"may_be_left_out names {sorted(unknown)}, which the arena has not")
+            raise refused(f"may_be_left_out names {sorted(unknown)}, which are not in the arena")
         rows = [
             (name, dtype, tuple(shape), name in left_out)
             for name, (dtype, shape) in arrays.items()

@@ -18,9 +18,9 @@ def parser():
     add("-hostfile", "--hostfile", help="a file with lines like: a slots=2")
     add("-p", "--ssh-port", type=int)
     add("-i", "--ssh-identity-file")
-    add("-cb", "--check-build", action="store_true", help="say what there is, and end")
+    add("-cb", "--check-build", action="store_true", help="show what is supported, and exit")
     add("--start-timeout", type=int, help="seconds until all ranks must have met")
-    add("--network-interfaces", "--network-interface", help="by name; the first is taken")
+    add("--network-interfaces", "--network-interface", help="by name; only the first is used")
     add("--output-filename", help="a folder for the ranks' lines")
     add("--verbose", action="store_true", help="print the command of tutti-run")
     add("--config-file", help="a YAML file with these flags")
@@ -135,14 +135,14 @@ def arguments_of(settings, made):
 
 
 _CANNOT = {
-    "host_discovery_script": "hosts are not looked for while it runs: give -H or --hostfile",
-    "slots_per_host": "hosts are not looked for while it runs: give -H a:2,b:2",
-    "max_np": "no rank is added while it runs: give -np",
+    "host_discovery_script": "hosts are not discovered while the job runs: give -H or --hostfile",
+    "slots_per_host": "hosts are not discovered while the job runs: give -H a:2,b:2",
+    "max_np": "no rank is added while the job runs: give -np",
     "reset_limit": "ranks are only lost, so resets end by themselves",
     "elastic_timeout": "nothing waits for new ranks: leave it out",
     "autotune": "there is nothing to tune by trial: leave it out",
     "jsrun": "jsrun is not known: use -H, or start the ranks by mpirun or srun",
-    "tcp": "say TUTTI_BACKEND=tcp",
+    "tcp": "set TUTTI_BACKEND=tcp",
 }
 
 
@@ -164,7 +164,7 @@ def main(arguments=None):
         if getattr(settings, name):
             made.error(f"--{name.replace('_', '-')}: {reason}")
     if settings.cycle_time_ms is not None or settings.timeline_mark_cycles:
-        print("horovodrun: nothing is done in cycles, so none are set or marked", file=sys.stderr)
+        print("horovodrun: Tutti has no cycles; their options do nothing", file=sys.stderr)
     program = run.find()
     if program is None:
         sys.exit("horovodrun: there is no tutti-run, neither in this package nor on the PATH")

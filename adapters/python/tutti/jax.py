@@ -125,7 +125,9 @@ def _named(comm: tutti.Communicator, name: str, tree: Any, rows: bool) -> tuple[
                 leaf = jnp.asarray(leaf)
         if leaf.dtype.name not in _WORDS:
             raise _refused(
-                comm, full, f"has dtype {leaf.dtype.name} (want one of {', '.join(_WORDS)}); view it"
+                comm,
+                full,
+                f"has dtype {leaf.dtype.name} (expected one of {', '.join(_WORDS)}); view it",
             )
         if rows and leaf.ndim == 0:
             raise _refused(comm, full, "is a scalar, which has no rows; give it a first dimension")
@@ -152,10 +154,14 @@ def _check_place(comm: tutti.Communicator, full: str, devices: Iterable[Any]) ->
     devices = list(devices)
     if len(devices) != 1:
         raise _refused(
-            comm, full, f"is spread over {len(devices)} devices (want one); pass jax.device_get(tree)"
+            comm,
+            full,
+            f"is spread over {len(devices)} devices (expected one); pass jax.device_get(tree)",
         )
     if devices[0].platform != "cpu":
-        raise _refused(comm, full, f"lies on {devices[0]} (want the CPU); pass jax.device_get(tree)")
+        raise _refused(
+            comm, full, f"lies on {devices[0]} (expected the CPU); pass jax.device_get(tree)"
+        )
 
 
 def _memory(array: numpy.ndarray[Any, Any]) -> tutti.Memory:

@@ -40,14 +40,14 @@ std::string_view advice(cudaError_t status) {
     case cudaErrorInvalidResourceHandle:
       return "is the stream or event one of this device, and still alive?";
     case cudaErrorNoKernelImageForDevice:
-      return "this GPU is older than the plugin is built for: build it anew with "
+      return "this GPU is older than those for which the plugin was built: build it again with "
              "-DCMAKE_CUDA_ARCHITECTURES=native";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorMisalignedAddress:
     case cudaErrorAssert:
       return "a kernel of this process failed, maybe an earlier one; CUDA_LAUNCH_BLOCKING=1 or "
-             "compute-sanitizer finds it. The process must be started anew";
+             "compute-sanitizer finds it. Start the process again";
     default:
       return "see nvidia-smi and the system's log";
   }

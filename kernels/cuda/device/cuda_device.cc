@@ -130,7 +130,7 @@ void CudaDevice::make_current(Device device) {
 
 DeviceDescription CudaDevice::describe(int device) {
   cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, device), "tell what it is", device);
+  check(cudaGetDeviceProperties(&properties, device), "read its properties", device);
   DeviceDescription description{properties.name,
                                 fmt::format("sm_{}{}", properties.major, properties.minor),
                                 fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
@@ -138,7 +138,7 @@ DeviceDescription CudaDevice::describe(int device) {
                                 static_cast<int64_t>(properties.totalGlobalMem)};
   const auto& its = state(device);
   if (!its.has_word_commands)
-    description.notes.push_back("no stream memory operations: kernels wait for words instead");
+    description.notes.push_back("no stream memory operations: kernels wait for flags instead");
   if (!its.has_pools)
     description.notes.push_back("no memory pools: giving memory back to the driver waits for it");
   return description;
@@ -224,7 +224,8 @@ void CudaDevice::give_back_word(uint64_t* word) noexcept {
 
 std::string CudaDevice::identity(Device device) {
   char place[32] = "";
-  check(cudaDeviceGetPCIBusId(place, sizeof place, device.index), "tell where it is", device.index);
+  check(cudaDeviceGetPCIBusId(place, sizeof place, device.index), "read its bus address",
+        device.index);
   return place;
 }
 

@@ -242,26 +242,25 @@ TEST(Choice, ATypoInTheScoresIsToldOnAllRanks) {
   EXPECT_EQ(one[0], "rank 1: " + one[1]);
   const auto all =
       refusals(2, [](Options& options) { options.algorithms = "allreduce:0-3x=ring"; });
-  for (const auto& line : all) EXPECT_THAT(line, HasSubstr("\"3x\" is no size"));
+  for (const auto& line : all) EXPECT_THAT(line, HasSubstr("\"3x\" is not a size"));
 }
 
 TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
   const auto backends =
       refusals(3, [](Options& options) { options.backend = options.rank == 1 ? "shm" : "tcp"; });
-  // The message names rank 1 and whichever other rank published its settings first.
-  EXPECT_THAT(
-      backends[0],
-      testing::AnyOf("rank 0 has TUTTI_BACKEND=tcp, rank 1 has TUTTI_BACKEND=shm; all ranks "
-                     "must have one setting",
-                     "rank 1 has TUTTI_BACKEND=shm, rank 2 has TUTTI_BACKEND=tcp; all ranks "
-                     "must have one setting"));
+  // Of rank 1 and whichever other was first.
+  EXPECT_THAT(backends[0],
+              testing::AnyOf("rank 0 has TUTTI_BACKEND=tcp, rank 1 has TUTTI_BACKEND=shm; all "
+                             "ranks must have the same setting",
+                             "rank 1 has TUTTI_BACKEND=shm, rank 2 has TUTTI_BACKEND=tcp; all "
+                             "ranks must have the same setting"));
   for (const auto& heard : backends) EXPECT_EQ(heard, backends[0]);
   const auto scores = refusals(2, [](Options& options) {
     options.algorithms = options.rank == 1 ? "allreduce:0-inf=tcp/ring" : "allreduce:0-inf=ring";
   });
   EXPECT_THAT(scores[0], HasSubstr("rank 0 has TUTTI_ALGORITHMS=allreduce:0-inf=ring, rank 1 has "
                                    "TUTTI_ALGORITHMS=allreduce:0-inf=tcp/ring"));
-  EXPECT_THAT(scores[1], HasSubstr("all ranks must have one setting"));
+  EXPECT_THAT(scores[1], HasSubstr("all ranks must have the same setting"));
 }
 
 TEST(Choice, AnInterfaceThatOneRankLacksIsToldOnAllRanks) {

@@ -205,12 +205,11 @@ TEST(Gloo, RankOrderGoesElsewhereAndSaysSoOnce) {
 TEST(Gloo, AnAlgorithmThatItDoesNotHaveIsRefused) {
   for (const auto& [scores, why] :
        {std::pair("allreduce:0-inf=two_shot",
-                  "TUTTI_ALGORITHMS=allreduce:0-inf=two_shot: Gloo has "
-                  "no two_shot for allreduce (want auto, ring or "
-                  "halving_doubling)"),
+                  "TUTTI_ALGORITHMS=allreduce:0-inf=two_shot: Gloo has no two_shot for allreduce "
+                  "(expected auto, ring or halving_doubling)"),
         std::pair("broadcast:0-1k=chain",
-                  "TUTTI_ALGORITHMS=broadcast:0-1k=chain: Gloo has no chain for broadcast (want "
-                  "auto)")}) {
+                  "TUTTI_ALGORITHMS=broadcast:0-1k=chain: Gloo has no chain for broadcast "
+                  "(expected auto)")}) {
     auto context = thread_context(0, 1, make_memory_store());
     context.algorithms = scores;
     try {

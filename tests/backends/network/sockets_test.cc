@@ -35,7 +35,7 @@ TEST(Sockets, HostsAndPortsThatCannotBe) {
   asio::io_context io;
   for (const int port : {-1, 65536})
     expect_refused(
-        "port " + std::to_string(port) + " of host 127.0.0.1 is none, expected 0 to 65535",
+        "port " + std::to_string(port) + " of host 127.0.0.1 is out of range, expected 0 to 65535",
         [&] { resolve(io, "127.0.0.1", port); });
   const std::string longest(300, 'x');  // longer than names may be, so no server is asked
   expect_error(ErrorCode::io, "no address is known for host " + longest + ": ",
@@ -54,7 +54,7 @@ TEST(Sockets, ACongestionControlThatCannotBeHadIsRefused) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
     EXPECT_THAT(error.what(),
                 testing::AnyOf(
-                    testing::HasSubstr("=warp is no congestion control of this host's kernel; "),
+                    testing::HasSubstr("=warp is not a congestion control of this host's kernel; "),
                     testing::HasSubstr("=warp needs a privilege (CAP_NET_ADMIN) on this host; ")));
   }
 }

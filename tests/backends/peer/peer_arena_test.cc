@@ -82,7 +82,7 @@ TEST(PeerArena, WhatItCannotDoIsRefused) {
           GradientArena(comm, {{.name = "here", .shape = {1}, .device = kFake},
                                {.name = "there", .shape = {1}}});
         });
-        expect_refused("where an arena only reduces", [&] {
+        expect_refused("where an arena can only reduce gradients", [&] {
           GradientArena(comm,
                         {{.name = "one", .shape = {1}, .device = kFake, .may_be_left_out = true}});
         });
@@ -91,7 +91,7 @@ TEST(PeerArena, WhatItCannotDoIsRefused) {
   run_threads(
       1,
       [](Communicator& comm) {
-        expect_refused("arenas are host memory with backend memory", [&] {
+        expect_refused("with backend memory an arena is in host memory", [&] {
           GradientArena(comm, {{.name = "one", .shape = {1}, .device = kFake}});
         });
       },

@@ -300,7 +300,7 @@ TEST(Peer, WhatIsNoRecordIsRefused) {
   auto context = thread_context(0, 2, make_memory_store());
   context.store->set("peer/words/1", "1 2 three");
   expect_error(ErrorCode::unavailable,
-               "rank 1 wrote something into the store that is no rank's words",
+               "rank 1 wrote something into the store that does not describe its shared memory",
                [&] { find_backend("peer").connect(context); });
 }
 

@@ -49,7 +49,7 @@ TEST(PeerWords, ABlockThatIsKeptIsNobodyElses) {
 TEST(PeerWords, WhatIsNotThereIsOneError) {
   FakeDevice device;
   const OwnWords own(device);
-  expect_error(ErrorCode::unavailable, "is no rank of this job any more", [&] {
+  expect_error(ErrorCode::unavailable, "is not a rank of this job any more", [&] {
     TheirWords(device, ::getpid(), own.file(), load_word(own.words().token) + 1);
   });
   expect_error(ErrorCode::unavailable, "ranks of backend peer are processes of one user",

@@ -361,10 +361,10 @@ TEST(Persistent, WhatItCannotReduceIsRefusedHere) {
         const auto make = [&](std::vector<TensorView> tensors, const ReduceOptions& options = {}) {
           return [&comm, tensors, options] { PersistentAllreduce(comm, "bad", tensors, options); };
         };
-        expect_refused("wants a tensor", make({}));
+        expect_refused("needs at least one tensor", make({}));
         expect_refused("tensor 0 of a persistent allreduce lives on cpu", make({host}));
         expect_refused("tensor 1 of a persistent allreduce lives on cpu", make({one, host}));
-        expect_refused("tensor 1 of a persistent allreduce is f16[3], and f32 is what is reduced",
+        expect_refused("tensor 1 of a persistent allreduce is f16[3], but this one reduces f32",
                        make({one, narrow}));
         expect_refused("tensor 0 of a persistent allreduce is f32[0]", make({none}));
         expect_refused("sum", make({raw}, {.op = ReduceOp::sum}));

@@ -50,7 +50,7 @@ std::string refusal(std::string_view name, ErrorCode code,
 TEST(Plugins, AreRefusedInOneLine) {
   EXPECT_THAT(refusal("other_abi", ErrorCode::version),
               AllOf(HasSubstr("plugin ABI 7777"), HasSubstr(std::to_string(kBackendAbi)),
-                    HasSubstr("build it anew")));
+                    HasSubstr("build it again")));
   EXPECT_THAT(refusal("other_name", ErrorCode::corrupt_data),
               AllOf(HasSubstr("\"other_name\""), HasSubstr("\"somebody_else\"")));
   EXPECT_THAT(refusal("no_record", ErrorCode::corrupt_data), HasSubstr("no tutti_backend_plugin"));
@@ -89,15 +89,14 @@ TEST_F(DamagedPlugin, IsAnErrorAndNoCrash) {
                        std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(stream)), {});
   ASSERT_GT(whole.size(), 4096u);
-  EXPECT_THAT(write(""),
-              AllOf(HasSubstr("no shared library"), HasSubstr("; install it anew, or remove it")));
-  EXPECT_THAT(write("#!/bin/sh\n" + std::string(1000, 'x')), HasSubstr("no shared library"));
-  // The part of the file that the loader maps ends before the file does, because debug sections
-  // follow.
+  EXPECT_THAT(write(""), AllOf(HasSubstr("not a shared library"),
+                               HasSubstr("; install it again, or remove it")));
+  EXPECT_THAT(write("#!/bin/sh\n" + std::string(1000, 'x')), HasSubstr("not a shared library"));
+  // What the loader maps ends before the file does: debug sections follow it.
   for (const size_t size : {1, 63, 64, 100, 1000, 4096})
-    EXPECT_THAT(
-        write(whole.substr(0, size)),
-        testing::AnyOf(HasSubstr("is damaged: it was cut short"), HasSubstr("no shared library")))
+    EXPECT_THAT(write(whole.substr(0, size)),
+                testing::AnyOf(HasSubstr("is damaged: it was cut short"),
+                               HasSubstr("not a shared library")))
         << size;
   // The file is whole again, but contains a backend with another name than the file's.
   EXPECT_THAT(write(whole), HasSubstr("\"unix_socket\""));

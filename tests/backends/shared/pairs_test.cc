@@ -167,7 +167,7 @@ TEST_P(OneOfTwoIsFull, AndBothHearOfIt) {
       ASSERT_NE(operation->failure(), nullptr);
       EXPECT_EQ(operation->failure()->code(), ErrorCode::out_of_memory);
       EXPECT_NE(std::string_view(operation->failure()->what())
-                    .find("no shared memory for sends and receives between the two that block"),
+                    .find("no shared memory for the blocking sends and receives between the two"),
                 std::string_view::npos);
     }
   }

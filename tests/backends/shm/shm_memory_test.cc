@@ -132,8 +132,9 @@ TEST_F(Shm, MemoryBackendRefusesOtherProcesses) {
   alone.deadline = Deadline::after(0.3);
   const auto in_vain = error_of([&] { find_backend("memory").open(alone, others(0, 3)); });
   EXPECT_EQ(in_vain.code(), ErrorCode::timeout);
-  EXPECT_STREQ(in_vain.what(),
-               "rank 0 waited for ranks 1 2 to connect through memory, in vain; did it die?");
+  EXPECT_STREQ(
+      in_vain.what(),
+      "rank 0 waited for ranks 1 2 to connect through memory, without success; did it die?");
   const auto error = error_of([&] { find_backend("memory").open(told, others(1, 2)); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_NE(std::string(error.what()).find("use shm or tcp"), std::string::npos) << error.what();

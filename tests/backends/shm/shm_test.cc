@@ -244,7 +244,8 @@ TEST_F(Shm, ADoorbellThatMayBlockIsRefused) {
     EXPECT_TRUE(send_unix(socket.get(), std::as_bytes(std::span(hello)), descriptors));
     rank_0.join();
     ASSERT_TRUE(refused);
-    EXPECT_STREQ(refused->what(), "rank 1 sent no rings and doorbells to rank 0");
+    EXPECT_STREQ(refused->what(),
+                 "rank 1 did not send the descriptors of its ring buffers to rank 0");
     store->erase("shm/failure");
   }
 }

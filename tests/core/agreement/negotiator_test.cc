@@ -85,7 +85,7 @@ TEST(Negotiator, ShapeMismatchNamesWhoSaidWhat) {
   ASSERT_TRUE(ready[0].error);
   EXPECT_STREQ(ready[0].error->what(),
                "\"conv1.weight\": ranks 0 1 sent f32[6,1,5,5], rank 2 sent f32[6,1,3,3]; all ranks "
-               "must submit one shape. Nothing was changed.");
+               "must submit the same shape. Nothing was changed.");
   EXPECT_EQ(ready[0].error->rank(), 2);
   EXPECT_EQ(ready[0].error->tensor(), "conv1.weight");
   EXPECT_EQ(ready[0].error->code(), ErrorCode::mismatch);
@@ -103,7 +103,7 @@ TEST(Negotiator, EveryDisagreementIsAnError) {
        [](Request& r) { r.signature.kind = CollectiveKind::broadcast; }},
       {"dtype", CollectiveKind::allreduce, [](Request& r) { r.signature.dtype = DataType::f64; }},
       {"shape", CollectiveKind::broadcast, [](Request& r) { r.signature.shape = {5}; }},
-      {"shape but for the first extent", CollectiveKind::allgather,
+      {"shape, except for the first extent", CollectiveKind::allgather,
        [](Request& r) {
          r.signature.shape = {4, 2};
        }},
@@ -116,7 +116,7 @@ TEST(Negotiator, EveryDisagreementIsAnError) {
       {"device", CollectiveKind::allreduce,
        [](Request& r) { r.signature.placement = DeviceKind::cuda; }},
       {"priority", CollectiveKind::allreduce, [](Request& r) { r.signature.priority = 1; }},
-      {"use of the result", CollectiveKind::allreduce,
+      {"use of the result (gradients alone or an update)", CollectiveKind::allreduce,
        [](Request& r) { r.signature.updates = true; }},
       {"place and layout of memory", CollectiveKind::allreduce,
        [](Request& r) { r.signature.layout = 7; }},

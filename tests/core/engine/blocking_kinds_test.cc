@@ -236,7 +236,7 @@ TEST(BlockingKinds, RanksThatDisagreeAllHearTheSameAndGoOn) {
   heard_by_all(
       "rank 0 called broadcast \"x\" with f64[4] and root 0, rank 1 called broadcast \"x\" with "
       "f64[4] and root 0, rank 2 called allreduce \"x\" with f64[4] and op sum; blocking calls "
-      "must come in one order and look alike on all ranks. Nothing was changed.");
+      "must have the same order and the same arguments on all ranks. Nothing was changed.");
   heard_by_all(
       "rank 0 called broadcast \"x\" with f64[4] and root 0, rank 1 called broadcast \"x\" with "
       "f64[4] and root 0, rank 2 called broadcast \"x\" with f64[4] and root 1; ");
@@ -261,10 +261,11 @@ TEST(BlockingKinds, OtherRowsAreADisagreement) {
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_STREQ(error.what(),
-                   "rank 0 called allgather \"x\" with f64[4], rank 1 called allgather \"x\" with "
-                   "f64[4], but not with the same rows for each rank or strides; blocking calls "
-                   "must come in one order and look alike on all ranks. Nothing was changed.");
+      EXPECT_STREQ(
+          error.what(),
+          "rank 0 called allgather \"x\" with f64[4], rank 1 called allgather \"x\" with f64[4], "
+          "but not with the same rows for each rank or strides; blocking calls must have the same "
+          "order and the same arguments on all ranks. Nothing was changed.");
     }
     EXPECT_EQ(all, Values(7, -1.0));
   });
@@ -286,18 +287,20 @@ TEST(BlockingKinds, BadInputIsRefusedBeforeAnythingIsSent) {
       comm.gather_blocking("x", view(two), view(four), comm.rank(), negative);
     });
     test::expect_refused(
-        fmt::format("\"x\": rank {} gave a tensor of 2 rows for its part of rows [1,3]",
-                    comm.rank()),
+        fmt::format("\"x\": rank {} gave a tensor of 2 rows, but rows [1,3] give it {}",
+                    comm.rank(), comm.rank() == 0 ? 1 : 3),
         [&] { comm.scatter_blocking("x", view(four), view(two), comm.rank(), wrong); });
     test::expect_refused(
-        fmt::format("\"x\": rank {} gave a tensor of 5 rows for those of all ranks, which are 4",
+        fmt::format("\"x\": rank {} gave a tensor of 5 rows, but the parts of all ranks have 4",
                     comm.rank()),
         [&] { comm.reduce_scatter_blocking("x", view(five), view(two)); });
-    test::expect_refused("input f64[2] and output f32[4] must be alike but for the first extent",
-                         [&] { comm.allgather_blocking("x", view(two), floats); });
+    test::expect_refused(
+        "input f64[2] and output f32[4] must have the same dtype and shape, except for the first "
+        "extent",
+        [&] { comm.allgather_blocking("x", view(two), floats); });
     test::expect_refused("rows are moved of row-major tensors, this one has strides [1,2]",
                          [&] { comm.alltoall_blocking("x", columns, columns); });
-    test::expect_refused("5 rows cannot be split equally among 2 ranks; alltoall() takes splits",
+    test::expect_refused("5 rows cannot be split equally among 2 ranks; use alltoall() with splits",
                          [&] { comm.alltoall_blocking("x", view(five), view(five)); });
     test::expect_refused("input and output share memory; give two tensors", [&] {
       comm.reduce_scatter_blocking("x", view(four),
@@ -309,7 +312,7 @@ TEST(BlockingKinds, BadInputIsRefusedBeforeAnythingIsSent) {
           comm.allgather_blocking("x", TensorView(four.data() + 1, Shape{2}, DataType::f64),
                                   view(four));
         });
-    test::expect_refused("op band means nothing on f64", [&] {
+    test::expect_refused("op band cannot be applied to f64", [&] {
       comm.reduce_blocking("x", view(two), view(two), 0, ReduceOp::band);
     });
     test::expect_refused("rank 2 of 2 does not exist",
@@ -337,13 +340,14 @@ TEST(OutputsOfTheCaller, OfAWrongSizeAreToldOnEveryRank) {
     fails("2", [&] { comm.reduce_scatter("x", view(four), view(part), {}).wait(); });
     fails("4", [&] { comm.alltoall("x", view(four), view(whole), {}).wait(); });
     std::vector<float> floats(2);
-    test::expect_error(ErrorCode::mismatch,
-                       "\"x\": rank 1 gave an output f32[2], but the root scatters f64[4]; both "
-                       "must be alike but for the first extent. Nothing was changed.",
-                       [&] {
-                         const auto output = odd ? TensorView(floats) : view(two);
-                         comm.scatter("x", view(four), output).wait();
-                       });
+    test::expect_error(
+        ErrorCode::mismatch,
+        "\"x\": rank 1 gave an output f32[2], but the root scatters f64[4]; both must have the "
+        "same dtype and shape, except for the first extent. Nothing was changed.",
+        [&] {
+          const auto output = odd ? TensorView(floats) : view(two);
+          comm.scatter("x", view(four), output).wait();
+        });
     EXPECT_EQ(three, Values(3));
     comm.scatter("x", view(four), view(two)).wait();
   });

@@ -194,9 +194,8 @@ TEST(BlockingPairs, TwoRanksThatDisagreeBothHearItAndGoOn) {
     EXPECT_EQ(std::count(texts.begin(), texts.end(), text), times) << text << "\n" << texts.back();
   };
   const std::string rule =
-      "; sends and receives that block must come in one order and look alike on both ranks. "
-      "Nothing "
-      "was changed.";
+      "; blocking sends and receives must have the same order and the same arguments on both "
+      "ranks. Nothing was changed.";
   heard(2, "x: rank 1 sends \"x\" with i64[90000], rank 0 receives \"x\" with i64[4]" + rule);
   heard(2, "x: rank 1 sends \"x\" with i64[4], rank 0 receives \"x\" with f32[4]" + rule);
   heard(1, "x: rank 1 sends \"x\" with i64[4], rank 0 receives \"y\" with i64[4]" + rule);
@@ -216,7 +215,7 @@ TEST(BlockingPairs, BadInputIsRefusedBeforeAnythingIsSent) {
       comm.sendrecv_blocking("x", numbers, other, "y", std::span(numbers).subspan(1), other);
     });
     Numbers apart(4);
-    test::expect_refused("both ways have this name; give each one of its own",
+    test::expect_refused("what is sent and what is received have the same name; give each its own",
                          [&] { comm.sendrecv_blocking("x", numbers, other, "x", apart, other); });
     test::expect_refused("of rank " + std::to_string(comm.rank()) + " has no memory", [&] {
       comm.recv_blocking("x", TensorView(nullptr, Shape{4}, DataType::i64), other);

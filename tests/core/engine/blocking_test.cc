@@ -74,12 +74,13 @@ TEST(Blocking, RanksThatDisagreeAllHearTheSameAndGoOn) {
     EXPECT_EQ(many[0], 1.0f);
   });
   ASSERT_EQ(texts.size(), 12u);
-  EXPECT_EQ(std::count(texts.begin(), texts.end(),
-                       "rank 0 called \"accuracy\" with f32[4] and op sum, rank 1 called "
-                       "\"accuracy\" with f32[4] and op sum, rank 2 called \"loss\" with f32[4] "
-                       "and op sum; blocking calls must come in one order and look alike on all "
-                       "ranks. Nothing was changed."),
-            3);
+  EXPECT_EQ(
+      std::count(
+          texts.begin(), texts.end(),
+          "rank 0 called \"accuracy\" with f32[4] and op sum, rank 1 called \"accuracy\" with "
+          "f32[4] and op sum, rank 2 called \"loss\" with f32[4] and op sum; blocking calls must "
+          "have the same order and the same arguments on all ranks. Nothing was changed."),
+      3);
 }
 
 TEST(Blocking, APeerThatLeavesIsNamed) {
@@ -123,7 +124,7 @@ TEST(Blocking, BadInputIsRefusedBeforeAnythingIsSent) {
     std::vector<float> values(3, 1.0f);
     test::expect_refused("an operation needs a name by which the ranks match it",
                          [&] { comm.allreduce_blocking("", values); });
-    test::expect_refused("\"x\": op band means nothing on f32",
+    test::expect_refused("\"x\": op band cannot be applied to f32",
                          [&] { comm.allreduce_blocking("x", values, ReduceOp::band); });
     test::expect_refused("\"x\": the tensor f32[3] of rank ", [&] {
       comm.allreduce_blocking("x", TensorView(nullptr, Shape{3}, DataType::f32));

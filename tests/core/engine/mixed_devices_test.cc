@@ -144,7 +144,7 @@ TEST(MixedDevices, WhoMixesDevicesHasNoArenaOnOne) {
       1,
       [](Communicator& comm) {
         test::expect_refused(
-            "arenas are host memory with TUTTI_MIXED_DEVICES, use peer or nccl",
+            "with TUTTI_MIXED_DEVICES an arena is in host memory; use backend peer or nccl",
             [&] { GradientArena(comm, {{.name = "one", .shape = {1}, .device = kFake}}); });
       },
       [](Options& options) {

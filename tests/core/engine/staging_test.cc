@@ -348,8 +348,7 @@ TEST(Staging, AWorkEndsWhateverFailsOnItsWayBack) {
         auto work = comm.allreduce("x", on_stream(tensor, stream));
         work.then([&](const std::exception_ptr& error) { called = error != nullptr; });
         if (call == Call::dropped)
-          test::expect_error(ErrorCode::unavailable,
-                             "\"x\": what should have ended it on its device",
+          test::expect_error(ErrorCode::unavailable, "\"x\": its device never reported its end",
                              [&] { work.wait(Deadline::after(20)); });
         else if (how == How::no_memory)
           test::expect_error(ErrorCode::out_of_memory, "\"x\": this process ran out of memory on",

@@ -152,9 +152,9 @@ TEST(DetectLauncher, SaysTheWholeLine) {
             "RANK of torchrun is set, but WORLD_SIZE is missing; set all of RANK WORLD_SIZE "
             "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT, or none");
   EXPECT_EQ(refusal(with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "4")),
-            "OMPI_COMM_WORLD_RANK=4 is no rank of OMPI_COMM_WORLD_SIZE=4 (want 0 to 3)");
+            "OMPI_COMM_WORLD_RANK=4 is not a rank of OMPI_COMM_WORLD_SIZE=4 (must be from 0 to 3)");
   EXPECT_EQ(refusal({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}}),
-            "TUTTI_SIZE=2 ranks must meet somewhere, but TUTTI_STORE is missing (want "
+            "TUTTI_SIZE=2 ranks must meet somewhere, but TUTTI_STORE is missing (expected "
             "tcp://host:port or file:///folder); tutti-run sets it");
   // Another variable of tutti-run is set, but TUTTI_RANK is not.
   for (const char* other : {"TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
@@ -188,9 +188,9 @@ TEST(DetectLauncher, WantsWholeNumbers) {
 
 TEST(DetectLauncher, LocalRanksFit) {
   EXPECT_THAT(refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "5")),
-              HasSubstr("=5 ranks on one host are more than all 4"));
+              HasSubstr("=5 ranks on one host are more than the 4 ranks of the job"));
   EXPECT_THAT(refusal(with(kHydra, "MPI_LOCALRANKID", "2")),
-              HasSubstr("MPI_LOCALRANKID=2 is no rank of MPI_LOCALNRANKS=2"));
+              HasSubstr("MPI_LOCALRANKID=2 is not a rank of MPI_LOCALNRANKS=2"));
   EXPECT_THAT(refusal(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x")),
               HasSubstr("is not a list of task counts"));
   EXPECT_THAT(refusal(with(kSlurm, "SLURM_NODEID", "2")), HasSubstr("SLURM_NODEID=2"));

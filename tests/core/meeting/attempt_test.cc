@@ -424,9 +424,8 @@ TEST(ToldFailure, GarbageIsNoFailureOfARank) {
       FAIL() << text;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << text;
-      EXPECT_EQ(error.what(), fmt::format("the store's key x/failure holds \"{}\", which no rank "
-                                          "tells",
-                                          text));
+      EXPECT_EQ(error.what(),
+                fmt::format("the store's key x/failure holds \"{}\", which no rank writes", text));
     }
   }
 }

@@ -197,13 +197,12 @@ TEST(StoreGone, WhatHeldItHasEnded) {
     const auto error = error_of([&] { comm->shrink(); });
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
     EXPECT_EQ(error.rank(), rank);
-    EXPECT_THAT(
-        error.what(),
-        AllOf(StartsWith(fmt::format("shrink: the job's store tcp://127.0.0.1:{} does not answer (",
-                                     port)),
-              HasSubstr(fmt::format("rank {} is cut off from it, or what held it has ended. This "
-                                    "rank must start anew",
-                                    rank))));
+    EXPECT_THAT(error.what(),
+                AllOf(StartsWith(fmt::format(
+                          "shrink: the job's store tcp://127.0.0.1:{} does not answer (", port)),
+                      HasSubstr(fmt::format("rank {} is cut off from it, or the process that held "
+                                            "it has ended. Start this rank again",
+                                            rank))));
     EXPECT_LT(seconds_since(begin), 2);
   });
 }

@@ -231,7 +231,8 @@ TEST(FromEnvironment, SaysWhatIsMissing) {
   EXPECT_THAT(line({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}),
               HasSubstr("error: PMI started this process, but PMI_FD is missing"));
   EXPECT_THAT(line({{"TUTTI_RANKS", "0"}}), HasSubstr("did you mean TUTTI_RANK?"));
-  EXPECT_THAT(line({{"TUTTI_SECRET", ""}}), HasSubstr("TUTTI_SECRET= is no secret"));
+  EXPECT_THAT(line({{"TUTTI_SECRET", ""}}),
+              HasSubstr("TUTTI_SECRET= is empty; set it to any text"));
 }
 
 // Rank 1 of 2 under tutti-run.
@@ -292,7 +293,7 @@ TEST(CompleteOptions, APlaceInCodeIsNotTheLaunchers) {
             "explicit 0/3 tcp://here:2 hush");
   // If only the rank is given, the size is the launcher's, if there is one.
   EXPECT_EQ(completed(kRankOfTwo, {.rank = 0}), "tutti-run 0/2 tcp://127.0.0.1:1 hush");
-  EXPECT_THAT(completed({}, {.rank = 2}), HasSubstr("rank 2 is no rank of 1"));
+  EXPECT_THAT(completed({}, {.rank = 2}), HasSubstr("rank 2 is not a rank of 1"));
   EXPECT_EQ(in_process(kRankOfTwo,
                        [] {
                          const auto options = options_in_store(2, 3, make_memory_store());

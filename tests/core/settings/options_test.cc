@@ -99,13 +99,13 @@ TEST(Settings, RefuseGarbageInOneLine) {
     return refusal([&] { read({{variable, text}}); });
   };
   EXPECT_EQ(line("TUTTI_FUSION_BYTES", "64MBB"),
-            "TUTTI_FUSION_BYTES=64MBB is not a size (want digits and an optional K, M or G); see "
-            "`tutti-run --options`.");
+            "TUTTI_FUSION_BYTES=64MBB is not a size (expected digits and an optional K, M or G); "
+            "see `tutti-run --options`.");
   EXPECT_EQ(line("TUTTI_DETERMINISM", "rank-order"),
             "TUTTI_DETERMINISM=rank-order is not one of fastest, run, rank_order; see `tutti-run "
             "--options`.");
   EXPECT_EQ(line("TUTTI_STORE", "localhost:80"),
-            "TUTTI_STORE=localhost:80 is not the address of a store (want tcp://host:port or "
+            "TUTTI_STORE=localhost:80 is not the address of a store (expected tcp://host:port or "
             "file:///folder); see `tutti-run --options`.");
   for (const auto& [variable, texts] : std::map<std::string, std::vector<std::string>>{
            {"TUTTI_RANK", {"", "-1", "1.5", "x", "99999999999"}},
@@ -143,8 +143,8 @@ TEST(Settings, SayWhereFiguresOfTheNetworkAreKept) {
   EXPECT_EQ(probe_settings(options).mode, Probe::Mode::off);
   options.probe = "of";
   EXPECT_EQ(refusal([&] { check_options(options); }),
-            "rank 0: TUTTI_PROBE=of is not one of auto, always, off or a file (want its absolute "
-            "path, /...)");
+            "rank 0: TUTTI_PROBE=of is not one of auto, always, off or a file (expected its "
+            "absolute path, /...)");
 }
 
 TEST(Settings, WhatNcclIsToldIsReadWordByWord) {
@@ -155,17 +155,17 @@ TEST(Settings, WhatNcclIsToldIsReadWordByWord) {
             "min_ctas=4,max_ctas=16,net_name=Socket");
   EXPECT_EQ(read({{"TUTTI_NCCL_CONFIG", ""}}).nccl_config, "");
   EXPECT_EQ(line("min_ctas=four"),
-            "TUTTI_NCCL_CONFIG=min_ctas=four: min_ctas wants a number from 1 to 64, but got "
+            "TUTTI_NCCL_CONFIG=min_ctas=four: min_ctas must be a number from 1 to 64, but got "
             "\"four\"; see docs/backends.md, nccl");
   for (const auto& [text, why] : std::map<std::string, std::string>{
-           {"min_cta=4", "\"min_cta\" is no setting (did you mean min_ctas?)"},
-           {"blocking=1", "\"blocking\" is no setting (want NAME=VALUE of net_name, cga_"},
-           {"max_ctas", "max_ctas wants a number from 1 to 64, but got \"\""},
-           {"max_ctas=65", "max_ctas wants a number from 1 to 64, but got \"65\""},
-           {"max_ctas=4,,", "\"\" is no setting"},
+           {"min_cta=4", "\"min_cta\" is not a setting (did you mean min_ctas?)"},
+           {"blocking=1", "\"blocking\" is not a setting (expected NAME=VALUE of net_name, cga_"},
+           {"max_ctas", "max_ctas must be a number from 1 to 64, but got \"\""},
+           {"max_ctas=65", "max_ctas must be a number from 1 to 64, but got \"65\""},
+           {"max_ctas=4,,", "\"\" is not a setting"},
            {"max_ctas=4,max_ctas=5", "max_ctas comes twice"},
            {"min_ctas=8,max_ctas=4", "min_ctas=8 is more than max_ctas=4"},
-           {"net_name=", "net_name wants the name of one of NCCL's networks"},
+           {"net_name=", "net_name must be the name of one of NCCL's networks"},
            {"net_name=a b", "but got \"a b\""}})
     EXPECT_THAT(line(text), HasSubstr(why)) << text;
   Options options;
@@ -175,8 +175,8 @@ TEST(Settings, WhatNcclIsToldIsReadWordByWord) {
   options.store_object = make_memory_store();
   options.nccl_config = "split_share=2";
   EXPECT_EQ(refusal([&] { check_options(options); }),
-            "rank 1: TUTTI_NCCL_CONFIG=split_share=2: split_share wants a number from 0 to 1, but "
-            "got \"2\"; see docs/backends.md, nccl");
+            "rank 1: TUTTI_NCCL_CONFIG=split_share=2: split_share must be a number from 0 to 1, "
+            "but got \"2\"; see docs/backends.md, nccl");
 }
 
 TEST(Settings, BackendsAskForTheirOwnByName) {
@@ -189,22 +189,22 @@ TEST(Settings, BackendsAskForTheirOwnByName) {
   EXPECT_EQ(context.setting("TUTTI_BACKEND_LIBRARY"), "/opt/libnccl.so.2");
   EXPECT_EQ(context.setting("TUTTI_TCP_CONGESTION"), "");
   EXPECT_EQ(refusal([&] { context.setting("TUTTI_TCP_SOCKET"); }),
-            "a backend asks for TUTTI_TCP_SOCKET, which is no setting of backends (did it mean "
+            "a backend asks for TUTTI_TCP_SOCKET, which is not a setting of backends (did it mean "
             "TUTTI_TCP_SOCKETS?)");
   EXPECT_EQ(refusal([&] { context.setting("TUTTI_REPLAY"); }),
-            "a backend asks for TUTTI_REPLAY, which is no setting of backends");
+            "a backend asks for TUTTI_REPLAY, which is not a setting of backends");
 }
 
 TEST(Settings, UnknownOnesOfferTheNearest) {
   EXPECT_EQ(refusal([] {
               read({{"TUTTI_FUSION_BITES", "1"}});
             }),
-            "TUTTI_FUSION_BITES is no setting of Tutti (did you mean TUTTI_FUSION_BYTES?); see "
+            "TUTTI_FUSION_BITES is not a setting of Tutti (did you mean TUTTI_FUSION_BYTES?); see "
             "`tutti-run --options`.");
   EXPECT_EQ(refusal([] {
               read({{"TUTTI_ZZZZZZZZZZZZZZZZZ", "1"}});
             }),
-            "TUTTI_ZZZZZZZZZZZZZZZZZ is no setting of Tutti; see `tutti-run --options`.");
+            "TUTTI_ZZZZZZZZZZZZZZZZZ is not a setting of Tutti; see `tutti-run --options`.");
 }
 
 TEST(Settings, DescribeThemselves) {
@@ -254,11 +254,13 @@ TEST(Options, MustFitEachOther) {
     return refusal([&] { check_options(options); });
   };
   EXPECT_EQ(line([](Options&) {}), "accepted");
-  EXPECT_EQ(line([](Options& o) { o.rank = 2; }), "rank 2 is no rank of 2 (want 0 to 1)");
+  EXPECT_EQ(line([](Options& o) { o.rank = 2; }),
+            "rank 2 is not a rank of 2 (must be from 0 to 1)");
   EXPECT_THAT(line([](Options& o) { o.rank = -1; }), HasSubstr("rank -1"));
   EXPECT_THAT(line([](Options& o) { o.size = 0; }), HasSubstr("0 ranks"));
   EXPECT_THAT(line([](Options& o) { o.local_rank = 2; }), HasSubstr("local rank 2"));
-  EXPECT_THAT(line([](Options& o) { o.local_size = 3; }), HasSubstr("more than all 2"));
+  EXPECT_THAT(line([](Options& o) { o.local_size = 3; }),
+              HasSubstr("more than the 2 ranks of the job"));
   EXPECT_THAT(line([](Options& o) { o.store_object.reset(); }), HasSubstr("there is no store"));
   EXPECT_THAT(line([](Options& o) { o.serve_store = true, o.store = "file:///x"; }),
               HasSubstr("not at \"file:///x\""));

@@ -70,8 +70,9 @@ TEST(MustAgree, EverySettingThatChangesWhatRanksSend) {
         if (rank == 1) setting.set(options);
         test::expect_error(
             ErrorCode::mismatch,
-            fmt::format("rank 0 has {0}={1}, rank 1 has {0}={2}; all ranks must have one setting",
-                        setting.variable, setting.zero, setting.one),
+            fmt::format(
+                "rank 0 has {0}={1}, rank 1 has {0}={2}; all ranks must have the same setting",
+                setting.variable, setting.zero, setting.one),
             [&] { Communicator::create(options); });
       });
     for (auto& thread : threads) thread.join();

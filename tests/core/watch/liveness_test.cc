@@ -100,10 +100,9 @@ TEST(Stall, NamesTheMisspeltName) {
   const Negotiator::Waiting bais{"fc2.bais", CollectiveKind::allreduce, kStart, {2}, {0, 1, 3}};
   std::vector<RankKnowledge> ranks(4);
   ranks[2].status = RankStatus{.last_submitted = "fc2.bais"};
-  EXPECT_EQ(
-      stall_line(bias, {bias, bais}, ranks, kStart + std::chrono::seconds(2)),
-      "\"fc2.bias\" waits for rank 2 since 2.0 s (ranks 0 1 3 are there). Rank 2 is alive and "
-      "submitted \"fc2.bais\", which others lack: a misspelt name?");
+  EXPECT_EQ(stall_line(bias, {bias, bais}, ranks, kStart + std::chrono::seconds(2)),
+            "\"fc2.bias\" has waited 2.0 s for rank 2 (ranks 0 1 3 are there). Rank 2 is alive and "
+            "submitted \"fc2.bais\", which others lack: a misspelt name?");
 }
 
 TEST(Stall, CallsARankAliveOnlyWithEvidenceOfTheLastSecond) {
@@ -121,9 +120,9 @@ TEST(Stall, CallsARankAliveOnlyWithEvidenceOfTheLastSecond) {
   ranks[1].is_stopped = true;
   EXPECT_THAT(line(), testing::HasSubstr("Rank 1 is stopped, by SIGSTOP or a debugger."));
   ranks[1] = {std::nullopt, std::numeric_limits<double>::infinity(), false};
-  EXPECT_THAT(line(), testing::HasSubstr("Nothing was heard of rank 1 yet."));
+  EXPECT_THAT(line(), testing::HasSubstr("No message has come from rank 1 yet."));
   ranks[1].heard_seconds = 0.1;
-  EXPECT_THAT(line(), testing::HasSubstr("Rank 1 is alive and has not said where it is."));
+  EXPECT_THAT(line(), testing::HasSubstr("Rank 1 is alive and has not yet reported what it does."));
 }
 
 TEST(Stall, SaysWhatNeverMeets) {

@@ -177,7 +177,7 @@ void is_refused_beside_a_rank_that_has_joined(Communicator& comm) {
     test::expect_error(ErrorCode::mismatch,
                        "the optimizer's step that is fused with this allreduce cannot run while "
                        "rank 2 has joined (is out of data), which would miss the update; give "
-                       "every rank as many steps. Nothing was changed.",
+                       "every rank the same number of steps. Nothing was changed.",
                        step);
     joined = comm.join();
   }
@@ -198,7 +198,7 @@ TEST(ShardedAdam, WrongUseIsRefused) {
       ShardedAdam(comm, {{"a", {4}, DataType::f16}}, {});
     });
     ShardedAdam sharded(comm, {{"a", {4}}}, {});
-    expect_refused("\"b\" is no array of this GradientArena", [&] { sharded.value("b"); });
+    expect_refused("\"b\" is not an array of this GradientArena", [&] { sharded.value("b"); });
     expect_refused("\"a\" was never declared ready in this step on rank ", [&] { sharded.step(); });
     EXPECT_EQ(sharded.steps(), 0);
     GradientArena plain(comm, {{"a", {4}}});

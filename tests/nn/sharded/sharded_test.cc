@@ -310,25 +310,27 @@ TEST(Sharded, BadInput) {
     const auto make = [&](const ShardedOptions& options) {
       ShardedOptimizer<Adam>(comm, parameters, AdamOptions{}, options);
     };
-    test::expect_refused("sharded: stage is 4, want 1, 2 or 3", [&] { make({.stage = 4}); });
-    test::expect_refused("sharded: ahead is -1, want 0 or more", [&] { make({.ahead = -1}); });
-    test::expect_refused("sharded: op is max, want average or sum",
+    test::expect_refused("sharded: stage is 4, expected 1, 2 or 3", [&] { make({.stage = 4}); });
+    test::expect_refused("sharded: ahead is -1, expected 0 or more", [&] { make({.ahead = -1}); });
+    test::expect_refused("sharded: op is max, expected average or sum",
                          [&] { make({.op = ReduceOp::max}); });
     test::expect_error(ErrorCode::mismatch, "expected stage=1, got stage=2",
                        [&] { make({.stage = comm.rank() + 1}); });
     parameters[1].gradient = Tensor(Shape{2}, DataType::f32);
-    test::expect_refused("sharded: \"first.bias\" is f32[1] with a gradient f32[2], want both f32",
-                         [&] { make({}); });
+    test::expect_refused(
+        "sharded: \"first.bias\" is f32[1] with a gradient f32[2], expected both f32",
+        [&] { make({}); });
     parameters = made(1);
     parameters[1].name = "bias";
     test::expect_error(ErrorCode::duplicate_name, "sharded: two parameters are named \"bias\"",
                        [&] { make({}); });
     parameters = made(comm.rank() == 0 ? 1 : 2);
-    test::expect_error(ErrorCode::mismatch, "parameter \"first.weight\" starts unequal",
+    test::expect_error(ErrorCode::mismatch,
+                       "parameter \"first.weight\" begins with different values",
                        [&] { make({.broadcast_first = false}); });
     parameters = made(1);
     ShardedOptimizer<Adam> sharded(comm, parameters, AdamOptions{}, {});
-    test::expect_refused("\"x\" is no parameter of the sharded optimizer",
+    test::expect_refused("\"x\" is not a parameter of the sharded optimizer",
                          [&] { sharded.gradient_ready("x"); });
     sharded.gradient_ready("bias");
     test::expect_refused("\"bias\" got another gradient before step(); call step() between",

@@ -53,7 +53,7 @@ class Refusals(RankCase):
             lambda t: hvd.grouped_reducescatter([one, t]),
         ):  # fmt: skip
             self.assertHeard(call, one, two, "contiguous")
-            self.assertHeard(call, one, None, "a tensor is wanted")
+            self.assertHeard(call, one, None, "expected a tensor")
         for good, bad in ((hvd.Sum, 9), (hvd.Sum, True), (hvd.Sum, 1.0)):
             self.assertHeard(lambda op: hvd.allreduce(one, op=op), good, bad, "op")
             self.assertHeard(lambda op: hvd.grouped_allreduce([one, one], op=op), good, bad, "op")

@@ -122,7 +122,7 @@ class Arrays(RankTest):
     def test_what_is_refused(self):
         calls = tutti.jax
         for text, tree in {
-            r"\"x\['a'\]\" has dtype complex64 \(want one of": {"a": jnp.ones(2, "c8")},
+            r"\"x\['a'\]\" has dtype complex64 \(expected one of": {"a": jnp.ones(2, "c8")},
             r"\"x\[0\]\" has dtype float8_e4m3fn": [jnp.ones(2, jnp.float8_e4m3fn)],
             r"\"x\" has dtype key": jax.random.key(0),
             r"\"x\" is of type str; pass a tree": "text",
@@ -138,9 +138,9 @@ class Arrays(RankTest):
 
         gpu = unittest.mock.Mock(platform="gpu", __str__=lambda self: "cuda:0")
         place = lambda *on: lambda: calls._check_place(self.comm, "x", on)  # noqa: E731
-        self.refused("lies on cuda:0 .want the CPU.; pass jax.device_get", place(gpu))
-        self.refused("is spread over 2 devices .want one", place(gpu, gpu))
-        # None of the refused calls has reached the other ranks.
+        self.refused("lies on cuda:0 .expected the CPU.; pass jax.device_get", place(gpu))
+        self.refused("is spread over 2 devices .expected one", place(gpu, gpu))
+        # Nothing of these has travelled.
         self.equal(calls.allreduce(self.comm, "x", jnp.ones(1)), jnp.ones(1))
 
     def test_what_fails_in_jit_is_raised(self):

@@ -104,29 +104,29 @@ TEST(BenchCommandLine, TakesTheOptionsOfTheOtherCases) {
 TEST(BenchCommandLine, BadInputIsOneLineAndCodeTwo) {
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{}, "which case?"},
-      {{"allredcue"}, "there is no case \"allredcue\"; \"allreduce\" is meant?"},
+      {{"allredcue"}, "there is no case \"allredcue\"; did you mean \"allreduce\"?"},
       {{"--bytes", "4"}, "there is no case \"--bytes\""},
       {{"allreduce", "--bytes", "4.."},
-       "--bytes 4..: a size is missing (want FROM..TO, a list like 4,64K,1M, or one size"},
+       "--bytes 4..: a size is missing (expected FROM..TO, a list like 4,64K,1M, or one size"},
       {{"allreduce", "--bytes", "4..x"}, "\"x\" is not a size"},
       {{"allreduce", "--bytes", "8..4"}, "the range ends before it begins"},
       {{"allreduce", "--bytes"}, "--bytes"},
       {{"allreduce", "--factor", "1"}, "--factor 1: not a whole number from 2"},
-      {{"allreduce", "--dtype", "f31"}, "--dtype f31: want one of f64, f32"},
-      {{"allreduce", "--op", "mean"}, "--op mean: want one of sum, average"},
-      {{"allreduce", "--op", "band"}, "--op band means nothing on f32"},
-      {{"reduce_scatter", "--op", "average", "--dtype", "bool"}, "means nothing on bool"},
+      {{"allreduce", "--dtype", "f31"}, "--dtype f31: expected one of f64, f32"},
+      {{"allreduce", "--op", "mean"}, "--op mean: expected one of sum, average"},
+      {{"allreduce", "--op", "band"}, "--op band cannot be applied to f32"},
+      {{"reduce_scatter", "--op", "average", "--dtype", "bool"}, "cannot be applied to bool"},
       {{"allreduce", "--backend", "smh"}, "did you mean \"shm\"?"},
-      {{"allreduce", "--way", "direct"}, "--way direct: want one of blocking, vector, named"},
-      {{"gradients", "--way", "blocking"}, "--way blocking: want one of named, declared"},
-      {{"allreduce", "--place", "up"}, "--place up: want in, out or both"},
+      {{"allreduce", "--way", "direct"}, "--way direct: expected one of blocking, vector, named"},
+      {{"gradients", "--way", "blocking"}, "--way blocking: expected one of named, declared"},
+      {{"allreduce", "--place", "up"}, "--place up: expected in, out or both"},
       {{"allreduce", "--ranks", "0"}, "--ranks 0: not a whole number from 1"},
       {{"reduce", "--ranks", "2", "--root", "2"}, "--root 2: there are ranks 0 to 1"},
       {{"gradients", "--set", "vgg"}, "--set vgg: neither a built-in set (resnet50, gpt2"},
       {{"overlap", "--backward-ms", "0"}, "--backward-ms 0: not a number of milliseconds"},
-      {{"barrier", "--bytes", "4"}, "--bytes is no option of barrier"},
-      {{"allreduce", "stray"}, "stray is no option of allreduce"},
-      {{"latency", "--repetitions", "3"}, "--repetitions is no option of latency"}};
+      {{"barrier", "--bytes", "4"}, "--bytes is not an option of barrier"},
+      {{"allreduce", "stray"}, "stray is not an option of allreduce"},
+      {{"latency", "--repetitions", "3"}, "--repetitions is not an option of latency"}};
   for (const auto& [words, text] : cases) {
     try {
       parse_command_line(words);

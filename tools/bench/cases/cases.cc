@@ -12,20 +12,19 @@ std::span<const Case> all_cases() {
   constexpr unsigned kMoving = kSizes | kDtype | kTiming;
   constexpr unsigned kReducing = kMoving | kOp | kPlacement;
   constexpr std::string_view kWays =
-      "arena_blocking is the blocking call whose input lies in an arena's memory, region that\n"
-      "whose input and output lie in memory of allocate(); declared goes by handles; replayed "
-      "too,\n"
-      "and fails unless a plan is locked before the clock starts.";
+      "Ways: arena_blocking is the blocking call with its input in an arena's memory; region is\n"
+      "the blocking call with input and output in memory of allocate(); declared and replayed\n"
+      "use handles. replayed fails unless a plan is locked before the time is measured.";
   static const std::vector<Case> kCases = {
       {"allreduce",
        "The reduction of all ranks' buffers, on every rank",
        kReducing,
        {blocking, vector, named, declared, grouped, arena, arena_blocking, region, replayed},
        run_collective,
-       "arena declares one array ready() and waits for it; arena_blocking is the blocking call on\n"
-       "an arena's memory, region on memory of allocate(); vector is the blocking call that makes\n"
-       "its view of a vector (f32); replayed fails unless a plan is locked before the clock "
-       "starts."},
+       "Ways: arena declares one array ready() and waits for it; arena_blocking is the blocking\n"
+       "call on an arena's memory, region on memory of allocate(); vector is the blocking call\n"
+       "that creates its view of a vector each time (f32). replayed fails unless a plan is locked\n"
+       "before the time is measured."},
       {"allgather",
        "All ranks' buffers one after another, on every rank",
        kMoving | kPlacement,
@@ -51,13 +50,13 @@ std::span<const Case> all_cases() {
        run_collective,
        kWays},
       {"scatter",
-       "Root's buffer dealt to the ranks",
+       "Root's buffer, divided among the ranks",
        kMoving | kRoot,
        {named, blocking, arena_blocking, declared, region, replayed},
        run_collective,
        kWays},
       {"reduce_scatter",
-       "The reduction of all ranks' buffers, dealt to the ranks",
+       "The reduction of all ranks' buffers, divided among the ranks",
        kMoving | kOp,
        {named, blocking, arena_blocking, declared, region, replayed},
        run_collective,
@@ -69,14 +68,14 @@ std::span<const Case> all_cases() {
        run_collective,
        kWays},
       {"sendrecv",
-       "Every rank sends to the next and receives from the one before",
+       "Every rank sends to the next rank and receives from the previous one",
        kMoving,
        {named, blocking, declared, region, replayed},
        run_collective,
        kWays},
       {"barrier", "No data", kTiming, {blocking, named, declared, replayed}, run_collective},
       {"latency",
-       "Percentiles of single 4-byte allreduces, submit to done",
+       "Percentiles of single 4-byte allreduces, from submission to completion",
        kCalls,
        {named, blocking},
        run_latency,
@@ -88,64 +87,65 @@ std::span<const Case> all_cases() {
        run_gradients,
        "Gradients are submitted in reverse order and then waited for. Messages, bytes and\n"
        "allocations are counted over 20 steps once the plan is locked. Engine CPU per tensor is\n"
-       "the CPU time of all threads of a process in steps over the same names with one element\n"
-       "each, divided by the tensors, in the mean over ranks: no data worth speaking of moves in\n"
-       "them. Spinning while another rank is late counts too, so it is an upper bound."},
+       "measured in further steps with the same names and one element each, so hardly any data\n"
+       "moves. It is the CPU time of all threads of a process, divided by the number of tensors,\n"
+       "in the mean over ranks. Polling for a late rank counts too, so it is an upper bound."},
       {"overlap",
-       "What a backward pass leaves exposed of the gradients' communication",
+       "The part of the gradients' communication that a backward pass does not hide",
        kSet | kTiming | kBackward,
        {named, declared, grouped, arena},
        run_overlap,
        "The backward pass is a fixed amount of arithmetic in registers, split over the gradients\n"
        "in reverse order by their sizes; each is ready when its part is done. The time is that of\n"
-       "a step (the pass and the wait after it) less that of the pass alone, taken in turns."},
+       "a step (the pass and the wait after it) minus that of the pass alone, which alternate."},
       {"steady",
-       "Counts what a step costs once its plan is locked, and fails on surplus",
+       "Counts messages and allocations of a step with a plan; fails if there are too many",
        kSet | kSteps,
        {named, declared, grouped, arena},
        run_steady,
        "From the step after the plan was locked on, no control message may be sent, nothing be\n"
        "allocated on the data path, and each step must send as many messages and bytes as the\n"
-       "first. Otherwise the code is 1."},
+       "first. Otherwise the exit code is 1."},
       {"fused_optimizer",
-       "Adam fused with the reduction, against an allreduce and a whole step",
+       "Adam fused with the reduction, compared with an allreduce and a whole step",
        kSet | kTiming,
        {arena},
        run_fused_optimizer,
        "The time is that of ShardedAdam: gradients declared ready in reverse order, then step().\n"
-       "In turns with it: a GradientArena's step, then Adam over all parameters on every rank.\n"
+       "It alternates with a GradientArena's step and Adam over all parameters on every rank.\n"
        "After 16 steps of both every parameter must be the same."},
       {"sharded",
-       "Adam in parts (ZeRO 1), against an allreduce and a whole step",
+       "Adam in parts (ZeRO 1), compared with an allreduce and a whole step",
        kSet | kTiming,
        {named},
        run_sharded,
        "The time is that of nn::ShardedOptimizer<nn::Adam>: gradients announced in reverse order,\n"
-       "then step(). In turns with it: allreduces of the gradients by name, then Adam over all\n"
+       "then step(). It alternates with allreduces of the gradients by name and Adam over all\n"
        "parameters on every rank. After 8 steps of both every parameter must be the same."},
       {"kernels",
-       "Sums of 2 and 4 inputs on each rank by itself, beside the plain loop",
+       "Sums of 2 and 4 inputs, computed by each rank alone, beside a plain loop",
        kSizes | kTiming,
        {blocking},
        run_kernels,
        "f32, f16 and bf16. Bandwidths count every byte loaded and stored, on all ranks together.\n"
        "The plain loop and averages are measured up to 1 MiB; large results pass the caches."},
       {"bare_device",
-       "What a GPU itself takes for a launch, a hand-over and a copy over the bus",
+       "The time of a GPU's own launches, hand-overs between streams and copies over the bus",
        kTiming,
        {blocking},
        run_bare_device,
-       "Each rank by itself on the GPU of its number. A launch is the smallest kernel of the "
-       "library,\n"
-       "many of them in a row, or each waited for. Events and words go from one stream to another\n"
-       "and back. Copies are of pinned memory; what came back is compared byte by byte."},
+       "Each rank measures alone, on the GPU whose index is its number. A launch is that of the\n"
+       "library's smallest kernel: many in a row, or each waited for. Events and flags go from "
+       "one\n"
+       "stream to another and back. Copies are of pinned memory; the result is compared byte by\n"
+       "byte."},
       {"device",
        "Packing and unpacking a bucket on a GPU, beside the GPU's own copy",
        kSet | kTiming,
        {blocking},
        run_device,
-       "Each rank by itself on the GPU of its number. Bandwidths count every byte loaded and\n"
-       "stored; the copy is of as many bytes as the bucket has."},
+       "Each rank measures alone, on the GPU whose index is its number. Bandwidths count every\n"
+       "byte loaded and stored; the copy has as many bytes as the bucket."},
       {"shared_device",
        "Allreduces of threads that share a GPU, beside the GPU's own copy",
        kTiming,
@@ -153,15 +153,16 @@ std::span<const Case> all_cases() {
        run_shared_device,
        "Ranks are threads of this process: named allreduces of backend peer, and "
        "PersistentAllreduce\n"
-       "(way persistent); a rank of nccl beside them. Each waits on its stream alone. With -n 1.\n"
+       "(way persistent); beside them one rank of nccl. Each waits only on its own stream. Use -n "
+       "1.\n"
        "Bandwidths count every byte loaded and stored."},
       {"create",
        "Communicator::create and a first 4-byte allreduce, in fresh processes",
        kFresh,
        {blocking},
        run_create,
-       "From before the environment is read to after the allreduce, the slowest rank. Started by\n"
-       "a launcher it is one sample; by itself it starts --repetitions jobs, one after another."},
+       "The time of the slowest rank, from before the environment is read to after the allreduce.\n"
+       "Under a launcher there is one sample; without one it starts --repetitions jobs in turn."},
   };
   return kCases;
 }
@@ -174,7 +175,7 @@ const Case& find_case(std::string_view name) {
   }
   const auto nearest = nearest_word(name, names);
   throw Error(ErrorCode::invalid_argument,
-              nearest ? fmt::format("there is no case \"{}\"; \"{}\" is meant?", name, *nearest)
+              nearest ? fmt::format("there is no case \"{}\"; did you mean \"{}\"?", name, *nearest)
                       : fmt::format("there is no case \"{}\"", name));
 }
 

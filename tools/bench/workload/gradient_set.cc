@@ -29,10 +29,11 @@ std::vector<Gradient> parse_gradient_set(std::string_view csv, const std::string
     gradients.push_back({fields[1], *count});
   }
   if (gradients.empty())
-    throw Error(ErrorCode::corrupt_data,
-                fmt::format("{} holds no gradients; want a heading, then index,name,numel,... in "
-                            "each line",
-                            origin));
+    throw Error(
+        ErrorCode::corrupt_data,
+        fmt::format("{} holds no gradients; expected a heading, then index,name,numel,... in "
+                    "each line",
+                    origin));
   return gradients;
 }
 

@@ -16,11 +16,10 @@ int64_t parse_one(std::string_view text, std::string_view all) {
   if (!size || *size < 1 || *size > kMostBytes)
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("--bytes {}: {} (want FROM..TO, a list like 4,64K,1M, or one size; "
-                    "from 1 to {})",
-                    all,
-                    text.empty() ? "a size is missing" : fmt::format("\"{}\" is not a size", text),
-                    short_size(kMostBytes)));
+        fmt::format(
+            "--bytes {}: {} (expected FROM..TO, a list like 4,64K,1M, or one size; from 1 to {})",
+            all, text.empty() ? "a size is missing" : fmt::format("\"{}\" is not a size", text),
+            short_size(kMostBytes)));
   return *size;
 }
 

@@ -148,7 +148,7 @@ class Collectives:
         with told(self._comm, names[1:]):
             if kind not in ("sum", "average"):
                 raise ValueError(
-                    f"all_reduce of a sparse tensor: {kind} is not served, only SUM and AVG"
+                    f"all_reduce of a sparse tensor: {kind} is not supported, only SUM and AVG"
                 )
             own = tensor.detach().coalesce()
             indices = own.indices().t().contiguous()
@@ -176,7 +176,7 @@ class Collectives:
         root = opts if isinstance(opts, int) else opts.rootRank
         dense, back = in_place("reduce", tensor)
         if scale != 1.0:
-            raise ValueError("reduce: PREMUL_SUM is served by all_reduce only")
+            raise ValueError("reduce: only all_reduce supports PREMUL_SUM")
         work = self._comm.reduce(name, memory(dense), root, kind)
         return self._work(work, [tensor], back if self._place == root else None)
 
@@ -405,7 +405,7 @@ class Collectives:
     def _one_a_rank(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> Parts:
         if len(tensors) != self._extent:
             raise ValueError(
-                f"{call}: {len(tensors)} tensors came where one a rank is expected, which is "
+                f"{call}: got {len(tensors)} tensors, expected one for each rank, which is "
                 f"{self._extent}"
             )
         return Parts(call, tensors, filled=filled)
@@ -418,7 +418,7 @@ class Collectives:
             counts = whole_numbers(splits, f"the {what} splits of {call}")
             if len(counts) != self._extent or sum(counts) != rows:
                 raise ValueError(
-                    f"{call}: {what} splits {counts} do not deal {rows} rows to "
+                    f"{call}: {what} splits {counts} do not divide {rows} rows among "
                     f"{self._extent} ranks"
                 )
             return counts
@@ -462,7 +462,7 @@ def _taken(work: tutti.Work, like: Tensor) -> Tensor:
 def _alike(call: str, own: Tensor, dtype: torch.dtype, count: int) -> None:
     if own.dtype != dtype or own.numel() != count:
         raise ValueError(
-            f"{call}: this rank's {own.numel()} elements of {own.dtype} do not fit its place of "
+            f"{call}: this rank's {own.numel()} elements of {own.dtype} do not fit their place of "
             f"{count} of {dtype}"
         )
 

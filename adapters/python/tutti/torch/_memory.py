@@ -57,7 +57,9 @@ def operation(options: Any) -> tuple[Any, float]:
 def _operation(wanted: Any, kind: Any) -> tuple[Any, float]:
     name = getattr(kind, "name", str(kind))
     if name not in _OPS:
-        raise ValueError(f"ReduceOp.{name} is no operator of the tutti backend ({', '.join(_OPS)})")
+        raise ValueError(
+            f"ReduceOp.{name} is not an operator of the tutti backend ({', '.join(_OPS)})"
+        )
     scale = 1.0
     if name == "PREMUL_SUM":
         scale = _factor(wanted)
@@ -68,7 +70,7 @@ def _factor(wanted: Any) -> float:
     state = wanted.__getstate__()
     if not isinstance(state, tuple) or len(state) < 2:
         raise ValueError(
-            f"torch {torch.__version__} does not tell the factor of a PREMUL_SUM to Python; "
+            f"torch {torch.__version__} does not pass the factor of a PREMUL_SUM to Python; "
             "multiply the tensor and use SUM"
         )
     factor = state[1]
@@ -210,8 +212,8 @@ def single(call: str, tensors: Any) -> Tensor:
         return tensors
     if len(tensors) != 1:
         raise ValueError(
-            f"{call}: {len(tensors)} tensors came where one a rank is expected; a process has one "
-            "device here, so call it for each tensor"
+            f"{call}: got {len(tensors)} tensors, expected one; a process has one "
+            "device here, so make one call for each tensor"
         )
     tensor: Tensor = tensors[0]
     return tensor
@@ -227,7 +229,7 @@ class Parts:
             if tensor.dtype != tensors[0].dtype:
                 raise ValueError(
                     f"{call}: tensor {index} is {tensor.dtype} and tensor 0 {tensors[0].dtype}; "
-                    "all must have one dtype"
+                    "all must have the same dtype"
                 )
         self._tensors = [tensor.detach() for tensor in tensors]
         self.counts = [tensor.numel() for tensor in tensors]

@@ -57,7 +57,7 @@ def _own_address() -> str:
             return address
     raise RuntimeError(
         f"rank 0: host {name} knows no address by which other hosts reach it (found: "
-        f"{', '.join(found) or 'none'}); set MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, or mend "
+        f"{', '.join(found) or 'none'}); set MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, or fix "
         "its line in /etc/hosts"
     )
 

@@ -132,6 +132,6 @@ def _agree_on_secret(
         settings["secret"] = word.decode()
     elif not has_own:
         raise tutti.AuthenticationError(
-            f"rank {rank}: rank 0 has TUTTI_SECRET and this rank has not (group {group}); set it "
+            f"rank {rank}: rank 0 has TUTTI_SECRET and this rank does not (group {group}); set it "
             "for every rank or for none"
         )

@@ -90,7 +90,7 @@ class Descriptor {
     library_->check(
         library_->cudnnBackendGetAttribute(native_, name, attribute_type<T>(),
                                            static_cast<int64_t>(most), &count, values.data()),
-        "tell an attribute");
+        "read an attribute");
     values.resize(static_cast<size_t>(count));
     return values;
   }
@@ -102,7 +102,7 @@ class Descriptor {
     library_->check(
         library_->cudnnBackendGetAttribute(native_, name, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                            static_cast<int64_t>(all.size()), &count, all.data()),
-        "tell an attribute");
+        "read an attribute");
     return count;
   }
   cudnnBackendDescriptor_t native() const { return native_; }

@@ -30,7 +30,8 @@ template <class Function>
 void find_symbol(void* handle, const std::string& name, const char* symbol, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(handle, symbol));
   if (function == nullptr)
-    throw Error(ErrorCode::unavailable, fmt::format("{} has no {}; install it anew", name, symbol));
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{} has no {}; install it again", name, symbol));
 }
 
 void require_major(std::string_view noun, const std::string& name, size_t major, size_t wanted) {
@@ -55,7 +56,7 @@ void Cudnn::check(cudnnStatus_t status, std::string_view what) const {
   char words[512] = {};
   cudnnGetLastErrorString(words, sizeof words);
   throw Error(ErrorCode::internal,
-              fmt::format("cuDNN cannot {}: {} ({}); CUDNN_LOGLEVEL_DBG=1 tells more", what,
+              fmt::format("cuDNN cannot {}: {} ({}); CUDNN_LOGLEVEL_DBG=1 says more", what,
                           cudnnGetErrorString(status), words));
 }
 

@@ -98,9 +98,11 @@ Tensor GpuLayerKernels::make_tensor(const Shape& shape, DataType dtype, StreamRe
 Tensor GpuLayerKernels::upload(const Tensor& host, StreamRef stream) {
   const Range range("upload");
   if (host.device().kind != DeviceKind::cpu)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a tensor on {} is copied to {} by way of the host: give its on_host()",
-                            to_string(host.device()), to_string(device_)));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format(
+            "a tensor on {} is copied to {} only through the host: pass on_host() of the tensor",
+            to_string(host.device()), to_string(device_)));
   auto& runtime = *machine_.runtime;
   auto tensor = make_tensor(host.shape(), host.dtype(), stream);
   const auto bytes = static_cast<size_t>(host.bytes());

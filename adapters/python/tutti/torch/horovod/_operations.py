@@ -26,12 +26,12 @@ def operator_of(op: Optional[int], average: Optional[bool]) -> int:
     """Returns the operator. `average` is the older way to give op."""
     if average is not None:
         if op is not None:
-            raise ValueError("op and average say the same: give op only")
+            raise ValueError("op and average mean the same: give only op")
         warnings.warn("average is deprecated; give op=Average or op=Sum", DeprecationWarning, 3)
         return Average if average else Sum
     op = Average if op is None else whole(op, "op")
     if op not in (Average, Sum, Adasum, Min, Max, Product):
-        raise ValueError(f"op is {op!r}, none of Average, Sum, Adasum, Min, Max and Product")
+        raise ValueError(f"op is {op!r}, expected Average, Sum, Adasum, Min, Max or Product")
     return op
 
 
@@ -54,7 +54,7 @@ def _numbered(tensors: Sequence[Any]) -> list[str]:
 
 def contiguous(call: str, tensor: Tensor) -> Tensor:
     if not isinstance(tensor, Tensor):
-        raise ValueError(f"{call}: a tensor is wanted, not {type(tensor).__name__}")
+        raise ValueError(f"{call}: expected a tensor, got {type(tensor).__name__}")
     check(call, tensor)
     if not tensor.is_contiguous():
         raise ValueError(f"{call}: the tensor must be contiguous, so pass tensor.contiguous()")

@@ -135,14 +135,14 @@ def init(
             part = found.split(0 if found.rank in ranks else -1, _place(ranks, found.rank))
             if part is None:
                 found.close()
-                raise ValueError(f"init: rank {found.rank} is none of comm, {ranks}")
+                raise ValueError(f"init: rank {found.rank} is not in comm, {ranks}")
             _keep_until_shutdown.append(found)
             found = part
     enter(found)
     strangers = sorted(name for name in os.environ if name.startswith("HOROVOD_"))
     if strangers and found.rank == 0:
         warnings.warn(
-            f"{', '.join(strangers)}: set, but not read; what takes their place is in the table "
+            f"{', '.join(strangers)}: set, but not used; their replacements are in the table "
             "of docs/coming-from.md, and `tutti-run --options` lists all settings",
             stacklevel=2,
         )
