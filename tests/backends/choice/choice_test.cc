@@ -248,7 +248,7 @@ TEST(Choice, ATypoInTheScoresIsToldOnAllRanks) {
 TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
   const auto backends =
       refusals(3, [](Options& options) { options.backend = options.rank == 1 ? "shm" : "tcp"; });
-  // Of rank 1 and whichever other was first.
+  // The message names rank 1 and whichever other rank published its settings first.
   EXPECT_THAT(backends[0],
               testing::AnyOf("rank 0 has TUTTI_BACKEND=tcp, rank 1 has TUTTI_BACKEND=shm; all "
                              "ranks must have the same setting",

@@ -92,7 +92,8 @@ TEST_F(DamagedPlugin, IsAnErrorAndNoCrash) {
   EXPECT_THAT(write(""), AllOf(HasSubstr("not a shared library"),
                                HasSubstr("; install it again, or remove it")));
   EXPECT_THAT(write("#!/bin/sh\n" + std::string(1000, 'x')), HasSubstr("not a shared library"));
-  // What the loader maps ends before the file does: debug sections follow it.
+  // The part of the file that the loader maps ends before the file does, because debug sections
+  // follow.
   for (const size_t size : {1, 63, 64, 100, 1000, 4096})
     EXPECT_THAT(write(whole.substr(0, size)),
                 testing::AnyOf(HasSubstr("is damaged: it was cut short"),
