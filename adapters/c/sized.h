@@ -40,4 +40,14 @@ Struct read_sized(const Struct* given, Struct defaults, const char* what, const 
   return defaults;
 }
 
+/// Like read_sized(), but returns `given` itself if the program has this header's struct, which
+/// costs one comparison. Otherwise the struct is put into `room`.
+template <class Struct>
+const Struct& known_part(const Struct* given, Struct& room, const Struct& defaults,
+                         const char* what, const char* start_from) {
+  if (given->struct_size == sizeof *given) return *given;
+  room = read_sized(given, defaults, what, start_from);
+  return room;
+}
+
 }  // namespace tutti::c

@@ -163,19 +163,14 @@ class ProgramStore final : public Store {
 using namespace tutti;     // NOLINT: the functions below are the C side of that namespace
 using namespace tutti::c;  // NOLINT
 
-int tutti_store_create_memory(tutti_store_t* store) {
-  if (store != nullptr) *store = nullptr;
-  return guarded([&] {
-    need(store, "store");
-    *store = new tutti_store{make_memory_store()};
-  });
-}
-
 int tutti_store_create(const tutti_store_functions_t* functions, tutti_store_t* store) {
   if (store != nullptr) *store = nullptr;
   return guarded([&] {
-    need(functions, "functions");
     need(store, "store");
+    if (functions == nullptr) {
+      *store = new tutti_store{make_memory_store()};
+      return;
+    }
     const auto read = read_sized(functions, tutti_store_functions_t{}, "a store's functions",
                                  "zeros, with struct_size set");
     need(read.get, "get");

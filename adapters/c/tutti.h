@@ -14,9 +14,10 @@
  * program's header. Fields that an older program does not have keep the value of the struct's
  * initializer. Fields of a newer program that this library does not know must be zero.
  *
- * `work` receives a handle of the operation, which the caller waits for and releases. The tensors'
- * memory belongs to the operation until it is done; names, shapes and counts are copied. If `work`
- * is NULL, the call itself waits. Operations whose results the library allocates need a `work`. */
+ * A tutti_call_t describes an operation of any kind; some kinds have short forms. `work` receives a
+ * handle of the operation, which the caller waits for and releases. The tensors' memory belongs to
+ * the operation until it is done; all else that a call points to is copied. If `work` is NULL, the
+ * call itself waits. Operations whose results the library allocates need a `work`. */
 #ifndef TUTTI_H_
 #define TUTTI_H_
 
@@ -171,8 +172,6 @@ int tutti_create_thread(int rank, int size, tutti_store_t store, const char* con
  * TUTTI_SECRET the first rank leaves a random secret in the store. */
 int tutti_create_in_store(int rank, int size, tutti_store_t store, const char* const* settings,
                           size_t count, tutti_comm_t* comm);
-/* Creates a store for ranks that are threads of this process. */
-int tutti_store_create_memory(tutti_store_t* store);
 /* Releases the handle. Communicators keep what they need of the store. NULL is allowed. */
 void tutti_store_destroy(tutti_store_t store);
 
@@ -205,19 +204,19 @@ typedef struct tutti_store_functions {
   void (*destroy)(void* context);
 } tutti_store_functions_t;
 
-/* Makes a store of the functions, which are copied. `store` is for tutti_create_in_store(). */
+/* Makes a store for tutti_create_in_store() of the functions, which are copied. NULL for
+ * `functions` makes a store in memory, for tutti_create_thread(). */
 int tutti_store_create(const tutti_store_functions_t* functions, tutti_store_t* store);
 /* Passes a value to the library. Only the store's functions call it, with their `value`. */
 int tutti_value_set(tutti_value_t value, const void* bytes, size_t size);
 
 /* Leaves the communicator. Pending and later calls fail with TUTTI_CLOSED. Any thread may call it,
  * repeatedly, also while others use the communicator or wait (other libraries call this abort). The
- * other ranks get TUTTI_PEER_LEFT where they need this rank. The handle must still be destroyed. */
-int tutti_close(tutti_comm_t comm);
-/* Like tutti_close(), because of an error that `error` describes in one line, of which 400 bytes
+ * other ranks get TUTTI_PEER_LEFT where they need this rank. The handle must still be destroyed.
+ * If the program leaves because of an error, `error` describes it in one line, of which 400 bytes
  * are used. The other ranks' error texts show it, and tutti-run names this rank as the first that
- * failed. With NULL or "" this is tutti_close(). */
-int tutti_close_because(tutti_comm_t comm, const char* error);
+ * failed. NULL and "" mean that there is no error. */
+int tutti_close(tutti_comm_t comm, const char* error);
 /* Closes the communicator and releases its handle. NULL is allowed. */
 void tutti_destroy(tutti_comm_t comm);
 
@@ -241,56 +240,136 @@ int tutti_split(tutti_comm_t comm, int color, int key, tutti_comm_t* part);
  * then only be destroyed. */
 int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
 
-/* --- operations --- */
+/* --- calls --- */
 
-/* --- the blocking fast path --- */
+/* Kinds of calls, and the fields of a tutti_call_t that each takes. */
+enum tutti_kind {
+  /*                             input              | output                  | root | rows | opt */
+  TUTTI_ALLREDUCE = 0,        /* values             | result (1)              | -    | -    | all */
+  TUTTI_ALLGATHER = 1,        /* own rows           | rows of all ranks (2)   | -    | (3)  | -   */
+  TUTTI_BROADCAST = 2,        /* values, at root    | root's values (1)       | root | -    | -   */
+  TUTTI_REDUCE = 3,           /* values             | result, at root (1)     | root | -    | op  */
+  TUTTI_GATHER = 4,           /* own rows           | all rows, at root (2)   | root | (3)  | -   */
+  TUTTI_SCATTER = 5,          /* all rows, at root  | own rows (2)            | root | yes  | -   */
+  TUTTI_REDUCE_SCATTER = 6,   /* rows of all ranks  | own rows, reduced (2)   | -    | yes  | all */
+  TUTTI_ALLTOALL = 7,         /* rows for each rank | rows from each rank (2) | -    | (4)  | -   */
+  TUTTI_SEND = 8,             /* values             | -                       | to   | -    | -   */
+  TUTTI_RECV = 9,             /* -                  | values                  | from | -    | -   */
+  TUTTI_BARRIER = 10,         /* -                  | -                       | -    | -    | -   */
+  TUTTI_JOIN = 11,            /* -                  | -                       | -    | -    | -   */
+  TUTTI_SPARSE_ALLREDUCE = 12 /* indices: i64[k]    | -, `values`: [k, ...]   | -    | -    | op  */
+};
 
-/* For results that the program waits for anyway, such as a loss. In shared memory nothing is
- * negotiated and no thread is woken: a small operation takes about a microsecond instead of some
- * five. In return, every rank must make its blocking calls, of all kinds, in one order, as with
- * MPI. Ranks whose calls differ in kind, name, count, dtype, op, root or rows all get
- * TUTTI_MISMATCH. Other calls without a `work` also wait, but are matched by name. `rows` has one
- * number per rank, the same on all ranks; NULL means equal parts. This call reduces in place. */
-int tutti_allreduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
-                             int op);
-/* Reduces out of place. The input is only read. */
-int tutti_allreduce_blocking_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                                  const tutti_tensor_t* output, int op);
-/* Reduces one number in place. */
-int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value, int op);
+/* The root of a receive from any rank that sends this name here. */
+#define TUTTI_ANY_RANK (-1)
+
+/* Describes a call. Start from TUTTI_CALL(kind) and set the fields that the table above names. A
+ * field without a meaning for the kind must be zero or NULL.
+ *
+ * (1) If the output is NULL or the input, the call is in place. A broadcast in place takes its
+ *     tensor as input or as output.
+ * (2) The output has exactly as many rows as arrive. If it is NULL, the library allocates output 0
+ *     of the work. A gather needs no output on ranks other than root; output 0 has no rows there.
+ * (3) Blocking calls take the number of rows of each rank, and the list is the same on all ranks.
+ * (4) Started calls take the number of rows for each rank. Blocking calls exchange equal parts.
+ *
+ * `rows` has one number per rank; NULL means equal parts. NULL for `options` means the mean. Where
+ * the table says "op", and in blocking calls, the other options keep their initial values.
+ *
+ * A send and its receive are matched by name and have the same dtype and number of elements. A
+ * receive from TUTTI_ANY_RANK takes one send, whose rank tutti_work_source() returns. A barrier is
+ * done when all ranks have called it. A join announces that this rank has no more data; averages
+ * then divide by the number of ranks that have not joined. It is done when all have joined, and
+ * output 0 is an i64 scalar, the last rank to join. A sparse allreduce sums or averages some rows
+ * of a larger tensor. Its outputs 0 and 1 are the indices and values of all ranks, in rank order;
+ * equal indices are not merged. */
+typedef struct tutti_call {
+  size_t struct_size;                    /* sizeof(tutti_call_t) */
+  int32_t kind;                          /* enum tutti_kind */
+  int32_t root;                          /* root, or the other rank of a send or receive */
+  const char* name;                      /* matched over the ranks, or NULL if `handle` is set */
+  tutti_name_t handle;                   /* what tutti_declare() returned for the name, or NULL */
+  uint64_t order;                        /* reserved, 0 */
+  const tutti_tensor_t* input;           /* see the table */
+  const tutti_tensor_t* output;          /* see the table */
+  const tutti_tensor_t* values;          /* of a sparse allreduce */
+  const tutti_reduce_options_t* options; /* NULL: the mean */
+  const int64_t* rows;                   /* one number per rank; NULL: equal parts */
+  uint64_t flags;                        /* reserved, 0 */
+} tutti_call_t;
+
+/* The initial value of a tutti_call_t. */
+#define TUTTI_CALL(kind_) \
+  { sizeof(tutti_call_t), kind_, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0 }
+
+/* Starts a call, which is matched by its name. A join has no name. */
+int tutti_start(tutti_comm_t comm, const tutti_call_t* call, tutti_work_t* work);
+/* Starts several allreduces, allgathers or reduce_scatters, none of which begins before every rank
+ * has started all of them. They have one kind, equal options, names and no handles, and they
+ * scatter equal parts. The library allocates the results of all calls or of none. Output i of the
+ * work is the result of calls[i]. */
+int tutti_start_group(tutti_comm_t comm, const char* group, const tutti_call_t* calls, size_t count,
+                      tutti_work_t* work);
+/* Looks a name up once, for loops over many small tensors. Shape and dtype are those of `like`,
+ * whose data may be NULL. The communicator owns the handle. A name always gives the same handle.
+ * tutti_start() takes handles for every kind but join and sparse_allreduce. The input then has the
+ * declared shape, or for kinds without rows the declared number of elements. */
+int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
+                  tutti_name_t* handle);
+
+/* Runs a blocking call, for results that the program waits for anyway, such as a loss. In shared
+ * memory nothing is negotiated and no thread is woken: a small operation takes about a microsecond
+ * instead of some five. In return, every rank must make its blocking calls, of all kinds, in one
+ * order, as with MPI. Ranks whose calls differ in kind, name, count, dtype, op, root or rows all
+ * get TUTTI_MISMATCH. The n-th blocking send from one rank to another matches the n-th blocking
+ * receive there, which must have the same name; a send may block until the other rank receives.
+ * Results go to the caller's memory. A broadcast is in place, and a barrier has no name. */
+int tutti_run(tutti_comm_t comm, const tutti_call_t* call);
+/* Runs a blocking send and receive at the same time, like MPI_Sendrecv. The two have their own
+ * names and share no memory. If one fails, the error is returned after the other has ended. */
+int tutti_sendrecv(tutti_comm_t comm, const tutti_call_t* send, const tutti_call_t* recv);
+
+/* Reduces in place. */
+static inline int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
+                                  int op, tutti_work_t* work) {
+  tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
+  tutti_call_t call = TUTTI_CALL(TUTTI_ALLREDUCE);
+  options.op = op;
+  call.name = name;
+  call.input = tensor;
+  call.options = &options;
+  return tutti_start(comm, &call, work);
+}
+
 /* Broadcasts root's contents to all ranks, in place. */
-int tutti_broadcast_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
-                             int root);
-/* Reduces to root. Other ranks' output is not used and may be NULL. The output may be the input. */
-int tutti_reduce_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                          const tutti_tensor_t* output, int root, int op);
-/* Gathers the ranks' rows one after another. The input may be this rank's part of the output. */
-int tutti_allgather_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                             const tutti_tensor_t* output, const int64_t* rows);
-/* Gathers at root only. The output may be NULL on other ranks. */
-int tutti_gather_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                          const tutti_tensor_t* output, int root, const int64_t* rows);
-/* Scatters root's input. The input may be NULL on other ranks. */
-int tutti_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                           const tutti_tensor_t* output, int root, const int64_t* rows);
-/* Reduces rows. The output is this rank's share of the result. */
-int tutti_reduce_scatter_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                                  const tutti_tensor_t* output, int op, const int64_t* rows);
-/* Sends an equal part of the rows to every rank. */
-int tutti_alltoall_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                            const tutti_tensor_t* output);
-/* Returns when all ranks have called it. */
-int tutti_barrier_blocking(tutti_comm_t comm);
-/* Sends to one rank. The n-th blocking send from one rank to another matches the n-th blocking
- * receive there, which must have the same name. A send may block until the other rank receives. */
-int tutti_send_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to);
-/* Receives from rank `from`. The tensor must have the dtype and element count that are sent. */
-int tutti_recv_blocking(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
-                        int from);
-/* Sends and receives at the same time, like MPI_Sendrecv. The two have their own names and share no
- * memory. If one fails, the error is returned after the other has ended. */
-int tutti_sendrecv_blocking(tutti_comm_t comm, const char* send_name, const tutti_tensor_t* input,
-                            int to, const char* recv_name, const tutti_tensor_t* output, int from);
+static inline int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
+                                  int root, tutti_work_t* work) {
+  tutti_call_t call = TUTTI_CALL(TUTTI_BROADCAST);
+  call.name = name;
+  call.root = root;
+  call.input = tensor;
+  return tutti_start(comm, &call, work);
+}
+
+/* The work is done when all ranks have called this. */
+static inline int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work) {
+  tutti_call_t call = TUTTI_CALL(TUTTI_BARRIER);
+  call.name = name;
+  return tutti_start(comm, &call, work);
+}
+
+/* Reduces one number in place, by a blocking call. */
+static inline int tutti_allreduce_value(tutti_comm_t comm, const char* name, double* value,
+                                        int op) {
+  tutti_tensor_t tensor = tutti_vector(value, 1, TUTTI_F64);
+  tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
+  tutti_call_t call = TUTTI_CALL(TUTTI_ALLREDUCE);
+  options.op = op;
+  call.name = name;
+  call.input = &tensor;
+  call.options = &options;
+  return tutti_run(comm, &call);
+}
 
 /* --- bytes, waited for and matched by name --- */
 
@@ -308,152 +387,6 @@ size_t tutti_bytes_parts(tutti_bytes_t bytes);
 const void* tutti_bytes_part(tutti_bytes_t bytes, size_t part, size_t* size);
 /* Releases the bytes. NULL is allowed. */
 void tutti_bytes_release(tutti_bytes_t bytes);
-
-/* --- matched by name --- */
-
-/* Looks a name up once, for loops over many small tensors. Shape and dtype are those of `like`,
- * whose data may be NULL. The communicator owns the handle. A name always gives the same handle. */
-int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
-                  tutti_name_t* handle);
-/* Reduces in place. NULL for `options` means the mean. */
-int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
-                             const tutti_reduce_options_t* options, tutti_work_t* work);
-
-/* The following calls start all other kinds by a handle, with results in the caller's memory. The
- * input must have the declared shape, or for kinds without rows the declared element count. */
-/* See tutti_allgather_into. */
-int tutti_allgather_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
-                             const tutti_tensor_t* output, tutti_work_t* work);
-/* See tutti_broadcast. */
-int tutti_broadcast_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
-                             int root, tutti_work_t* work);
-/* See tutti_reduce. */
-int tutti_reduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
-                          const tutti_tensor_t* output, int root, int op, tutti_work_t* work);
-/* See tutti_gather_into. */
-int tutti_gather_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
-                          const tutti_tensor_t* output, int root, tutti_work_t* work);
-/* See tutti_scatter_into. */
-int tutti_scatter_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
-                           const tutti_tensor_t* output, int root, const int64_t* rows,
-                           tutti_work_t* work);
-/* See tutti_reduce_scatter_into. */
-int tutti_reduce_scatter_declared(tutti_comm_t comm, tutti_name_t handle,
-                                  const tutti_tensor_t* input, const tutti_tensor_t* output,
-                                  const tutti_reduce_options_t* options, const int64_t* rows,
-                                  tutti_work_t* work);
-/* See tutti_alltoall_into. */
-int tutti_alltoall_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* input,
-                            const tutti_tensor_t* output, const int64_t* splits,
-                            tutti_work_t* work);
-/* See tutti_send. */
-int tutti_send_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
-                        int to, tutti_work_t* work);
-/* See tutti_recv. */
-int tutti_recv_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
-                        int from, tutti_work_t* work);
-/* See tutti_barrier. */
-int tutti_barrier_declared(tutti_comm_t comm, tutti_name_t handle, tutti_work_t* work);
-
-/* Reduces in place. */
-int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int op,
-                    tutti_work_t* work);
-/* Reduces from input to output, which may be the same. */
-int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                         const tutti_tensor_t* output, const tutti_reduce_options_t* options,
-                         tutti_work_t* work);
-/* Reduces several tensors in place. None is reduced before every one is ready on every rank. */
-int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
-                            const tutti_tensor_t* tensors, size_t count,
-                            const tutti_reduce_options_t* options, tutti_work_t* work);
-/* Like tutti_grouped_allreduce, out of place: outputs[i] is for inputs[i], which is only read. */
-int tutti_grouped_allreduce_with(tutti_comm_t comm, const char* group, const char* const* names,
-                                 const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
-                                 size_t count, const tutti_reduce_options_t* options,
-                                 tutti_work_t* work);
-/* Broadcasts root's contents to all ranks, in place. */
-int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int root,
-                    tutti_work_t* work);
-/* Broadcasts root's input to the outputs of all ranks. The input is only read, and may be NULL on
- * other ranks. */
-int tutti_broadcast_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                         const tutti_tensor_t* output, int root, tutti_work_t* work);
-/* Reduces to root. Other ranks' output is not used and may be NULL. */
-int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                 const tutti_tensor_t* output, int root, int op, tutti_work_t* work);
-
-/* Gathers the ranks' rows as output 0. Its first extent is known when the work is done. */
-int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                    tutti_work_t* work);
-/* Like tutti_allgather, into the caller's memory, which has as many rows as all inputs together. */
-int tutti_allgather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                         const tutti_tensor_t* output, tutti_work_t* work);
-/* Gathers several tensors. Output i is the result for tensor i. */
-int tutti_grouped_allgather(tutti_comm_t comm, const char* group, const char* const* names,
-                            const tutti_tensor_t* tensors, size_t count, tutti_work_t* work);
-/* Like tutti_grouped_allgather, into the caller's memory: outputs[i] is for inputs[i]. */
-int tutti_grouped_allgather_into(tutti_comm_t comm, const char* group, const char* const* names,
-                                 const tutti_tensor_t* inputs, const tutti_tensor_t* outputs,
-                                 size_t count, tutti_work_t* work);
-/* Reduces sparse rows to their sum or average: `indices` i64[k], `values` [k, ...]. Outputs 0 and 1
- * are the indices and values of all ranks, in rank order. Equal indices are not merged. */
-int tutti_sparse_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* indices,
-                           const tutti_tensor_t* values, int op, tutti_work_t* work);
-/* Gathers rows as output 0 at root. The output has no rows on other ranks. */
-int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
-                 tutti_work_t* work);
-/* Scatters root's input. The input may be NULL on other ranks. `rows` has one number per rank; NULL
- * means equal parts. */
-int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
-                  const int64_t* rows, tutti_work_t* work);
-/* Reduces rows; output 0 is this rank's share. `rows`: one number per rank; NULL: equal parts. */
-int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                         const tutti_reduce_options_t* options, const int64_t* rows,
-                         tutti_work_t* work);
-/* Reduces and scatters several tensors in equal parts. Output i is the result for tensor i. */
-int tutti_grouped_reduce_scatter(tutti_comm_t comm, const char* group, const char* const* names,
-                                 const tutti_tensor_t* tensors, size_t count,
-                                 const tutti_reduce_options_t* options, tutti_work_t* work);
-/* Like tutti_grouped_reduce_scatter, into the caller's memory: outputs[i] is for inputs[i]. */
-int tutti_grouped_reduce_scatter_into(tutti_comm_t comm, const char* group,
-                                      const char* const* names, const tutti_tensor_t* inputs,
-                                      const tutti_tensor_t* outputs, size_t count,
-                                      const tutti_reduce_options_t* options, tutti_work_t* work);
-/* Exchanges rows between all ranks. `splits`: number of rows for each rank; NULL: equal parts. */
-int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                   const int64_t* splits, tutti_work_t* work);
-
-/* The following calls write into the caller's memory, which must have exactly as many rows as
- * arrive. A gather needs this memory only at root. */
-int tutti_gather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                      const tutti_tensor_t* output, int root, tutti_work_t* work);
-/* See tutti_gather_into. */
-int tutti_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                       const tutti_tensor_t* output, int root, const int64_t* rows,
-                       tutti_work_t* work);
-/* See tutti_gather_into. */
-int tutti_reduce_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                              const tutti_tensor_t* output, const tutti_reduce_options_t* options,
-                              const int64_t* rows, tutti_work_t* work);
-/* See tutti_gather_into. */
-int tutti_alltoall_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                        const tutti_tensor_t* output, const int64_t* splits, tutti_work_t* work);
-
-/* Sends to one rank. A send and a receive are matched by name between the two ranks. */
-int tutti_send(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to,
-               tutti_work_t* work);
-/* Receives into the tensor, whose dtype and number of elements must be the sender's. */
-int tutti_recv(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int from,
-               tutti_work_t* work);
-/* Receives from any rank that sends this name here; tutti_work_source() returns which. One send is
- * taken; others wait for the next receive. */
-int tutti_recv_any(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor,
-                   tutti_work_t* work);
-/* The work is done when all ranks have called this. */
-int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work);
-/* Announces that this rank has no more data. Averages then divide by the number of ranks that have
- * not joined. Done when all ranks have joined; output 0 is an i64 scalar, the last rank to join. */
-int tutti_join(tutti_comm_t comm, tutti_work_t* work);
 
 /* --- works --- */
 

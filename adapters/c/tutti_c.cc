@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "tutti/adapters/c/start.h"
+#include "tutti/adapters/c/status.h"
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/adapters/c/values.h"
 #include "tutti/core/settings/option_table.h"
@@ -16,20 +16,6 @@
 namespace tutti::c {
 
 namespace {
-
-std::vector<NamedTensor> members_from(const char* const* names, const tutti_tensor_t* tensors,
-                                      size_t count) {
-  if (count > 0) {
-    need(names, "names");
-    need(tensors, "tensors");
-  }
-  std::vector<NamedTensor> members;
-  for (size_t i = 0; i < count; ++i) {
-    need(names[i], "a name");
-    members.push_back({names[i], view_of(&tensors[i], "a tensor")});
-  }
-  return members;
-}
 
 void apply_settings(const char* const* settings, size_t count, Options& options) {
   if (count > 0) need(settings, "settings");
@@ -62,6 +48,11 @@ int number_of(tutti_comm_t comm, int (Communicator::*number)() const) {
   int result = -1;
   guarded([&] { result = (communicator_of(comm).*number)(); });
   return result;
+}
+
+Work& work_of(tutti_work_t work) {
+  need(work, "work");
+  return work->work;
 }
 
 }  // namespace
@@ -111,11 +102,7 @@ int tutti_create_in_store(int rank, int size, tutti_store_t store, const char* c
   });
 }
 
-int tutti_close(tutti_comm_t comm) {
-  return guarded([&] { communicator_of(comm).close(); });
-}
-
-int tutti_close_because(tutti_comm_t comm, const char* error) {
+int tutti_close(tutti_comm_t comm, const char* error) {
   return guarded([&] { communicator_of(comm).close(error == nullptr ? "" : error); });
 }
 
@@ -149,14 +136,7 @@ int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors) {
   });
 }
 
-// --- operations ----------------------------------------------------------------------------------
-
-int tutti_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int op,
-                    tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.allreduce(name, view_of(tensor, "tensor"), op_from(op));
-  });
-}
+// --- names ---------------------------------------------------------------------------------------
 
 int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* like,
                   tutti_name_t* handle) {
@@ -170,174 +150,8 @@ int tutti_declare(tutti_comm_t comm, const char* name, const tutti_tensor_t* lik
     const auto key =
         fmt::format("{}{} {}", to_string(view.dtype()), view.shape().to_string(), name);
     const std::lock_guard lock(comm->mutex);
-    *handle = &comm->names.try_emplace(key, tutti_name{declared}).first->second;
+    *handle = &comm->names.try_emplace(key, tutti_name{declared, name}).first->second;
   });
-}
-
-int tutti_allreduce_declared(tutti_comm_t comm, tutti_name_t handle, const tutti_tensor_t* tensor,
-                             const tutti_reduce_options_t* options, tutti_work_t* work) {
-  return start(comm, "declared", work, [&](Communicator& communicator) {
-    need(handle, "handle");
-    return communicator.allreduce(handle->handle, view_of(tensor, "tensor"), options_from(options));
-  });
-}
-
-int tutti_allreduce_with(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                         const tutti_tensor_t* output, const tutti_reduce_options_t* options,
-                         tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.allreduce(name, view_of(input, "input"), view_of(output, "output"),
-                                  options_from(options));
-  });
-}
-
-int tutti_grouped_allreduce(tutti_comm_t comm, const char* group, const char* const* names,
-                            const tutti_tensor_t* tensors, size_t count,
-                            const tutti_reduce_options_t* options, tutti_work_t* work) {
-  return start(comm, group, work, [&](Communicator& communicator) {
-    return communicator.grouped_allreduce(group, members_from(names, tensors, count),
-                                          options_from(options));
-  });
-}
-
-int tutti_broadcast(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int root,
-                    tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.broadcast(name, view_of(tensor, "tensor"), root);
-  });
-}
-
-int tutti_reduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                 const tutti_tensor_t* output, int root, int op, tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.reduce(name, view_of(input, "input"), view_or_none(output, "output"), root,
-                               op_from(op));
-  });
-}
-
-int tutti_allgather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                    tutti_work_t* work) {
-  return start_with_output(comm, name, work, [&](Communicator& communicator) {
-    return communicator.allgather(name, view_of(input, "input"));
-  });
-}
-
-int tutti_allgather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                         const tutti_tensor_t* output, tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.allgather(name, view_of(input, "input"), view_of(output, "output"));
-  });
-}
-
-int tutti_grouped_allgather(tutti_comm_t comm, const char* group, const char* const* names,
-                            const tutti_tensor_t* tensors, size_t count, tutti_work_t* work) {
-  return start_with_output(comm, group, work, [&](Communicator& communicator) {
-    return communicator.grouped_allgather(group, members_from(names, tensors, count));
-  });
-}
-
-int tutti_sparse_allreduce(tutti_comm_t comm, const char* name, const tutti_tensor_t* indices,
-                           const tutti_tensor_t* values, int op, tutti_work_t* work) {
-  return start_with_output(comm, name, work, [&](Communicator& communicator) {
-    return communicator.sparse_allreduce(
-        name, {view_of(indices, "indices"), view_of(values, "values")}, op_from(op));
-  });
-}
-
-int tutti_gather(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
-                 tutti_work_t* work) {
-  return start_with_output(comm, name, work, [&](Communicator& communicator) {
-    return communicator.gather(name, view_of(input, "input"), root);
-  });
-}
-
-int tutti_gather_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                      const tutti_tensor_t* output, int root, tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.gather(name, view_of(input, "input"), view_or_none(output, "output"), root);
-  });
-}
-
-int tutti_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                       const tutti_tensor_t* output, int root, const int64_t* rows,
-                       tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.scatter(name, view_or_none(input, "input"), view_of(output, "output"), root,
-                                one_per_rank(communicator, rows));
-  });
-}
-
-int tutti_reduce_scatter_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                              const tutti_tensor_t* output, const tutti_reduce_options_t* options,
-                              const int64_t* rows, tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.reduce_scatter(name, view_of(input, "input"), view_of(output, "output"),
-                                       options_from(options), one_per_rank(communicator, rows));
-  });
-}
-
-int tutti_alltoall_into(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                        const tutti_tensor_t* output, const int64_t* splits, tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.alltoall(name, view_of(input, "input"), view_of(output, "output"),
-                                 one_per_rank(communicator, splits));
-  });
-}
-
-int tutti_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input, int root,
-                  const int64_t* rows, tutti_work_t* work) {
-  return start_with_output(comm, name, work, [&](Communicator& communicator) {
-    return communicator.scatter(name, view_or_none(input, "input"), root,
-                                one_per_rank(communicator, rows));
-  });
-}
-
-int tutti_reduce_scatter(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                         const tutti_reduce_options_t* options, const int64_t* rows,
-                         tutti_work_t* work) {
-  return start_with_output(comm, name, work, [&](Communicator& communicator) {
-    return communicator.reduce_scatter(name, view_of(input, "input"), options_from(options),
-                                       one_per_rank(communicator, rows));
-  });
-}
-
-int tutti_grouped_reduce_scatter(tutti_comm_t comm, const char* group, const char* const* names,
-                                 const tutti_tensor_t* tensors, size_t count,
-                                 const tutti_reduce_options_t* options, tutti_work_t* work) {
-  return start_with_output(comm, group, work, [&](Communicator& communicator) {
-    return communicator.grouped_reduce_scatter(group, members_from(names, tensors, count),
-                                               options_from(options));
-  });
-}
-
-int tutti_alltoall(tutti_comm_t comm, const char* name, const tutti_tensor_t* input,
-                   const int64_t* splits, tutti_work_t* work) {
-  return start_with_output(comm, name, work, [&](Communicator& communicator) {
-    return communicator.alltoall(name, view_of(input, "input"), one_per_rank(communicator, splits));
-  });
-}
-
-int tutti_send(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int to,
-               tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.send(name, view_of(tensor, "tensor"), to);
-  });
-}
-
-int tutti_recv(tutti_comm_t comm, const char* name, const tutti_tensor_t* tensor, int from,
-               tutti_work_t* work) {
-  return start(comm, name, work, [&](Communicator& communicator) {
-    return communicator.recv(name, view_of(tensor, "tensor"), from);
-  });
-}
-
-int tutti_barrier(tutti_comm_t comm, const char* name, tutti_work_t* work) {
-  return start(comm, name, work,
-               [&](Communicator& communicator) { return communicator.barrier(name); });
-}
-
-int tutti_join(tutti_comm_t comm, tutti_work_t* work) {
-  return start(comm, "join", work, [](Communicator& communicator) { return communicator.join(); });
 }
 
 // --- works ---------------------------------------------------------------------------------------

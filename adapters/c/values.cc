@@ -33,7 +33,8 @@ Shape shape_from(const int64_t* extents, int dimensions, const char* what) {
   if (dimensions < 0 || dimensions > TUTTI_MAX_DIMENSIONS)
     throw refused(
         fmt::format("{} has {} dimensions (want 0 to {})", what, dimensions, TUTTI_MAX_DIMENSIONS));
-  return Shape(std::vector<int64_t>(extents, extents + dimensions));
+  if (dimensions == 1) return {extents[0]};
+  return Shape(std::span(extents, static_cast<size_t>(dimensions)));
 }
 
 TensorView view_of(const tutti_tensor_t* tensor, const char* what) {
@@ -54,15 +55,22 @@ std::span<const int64_t> one_per_rank(const Communicator& communicator, const in
   return {numbers, static_cast<size_t>(communicator.size())};
 }
 
-ReduceOptions options_from(const tutti_reduce_options_t* given) {
-  if (given == nullptr) return {};
-  const auto options = read_sized(given, tutti_reduce_options_t TUTTI_REDUCE_OPTIONS, "the options",
-                                  "TUTTI_REDUCE_OPTIONS");
+const tutti_reduce_options_t& read_options(const tutti_reduce_options_t* given,
+                                           tutti_reduce_options_t& room) {
+  const auto& options = known_part(given, room, tutti_reduce_options_t TUTTI_REDUCE_OPTIONS,
+                                   "the options", "TUTTI_REDUCE_OPTIONS");
   if (options.reserved != 0)
     throw refused(
         fmt::format("reserved of the options is {} (want 0); start from "
                     "TUTTI_REDUCE_OPTIONS",
                     options.reserved));
+  return options;
+}
+
+ReduceOptions options_from(const tutti_reduce_options_t* given) {
+  if (given == nullptr) return {};
+  tutti_reduce_options_t room;
+  const auto& options = read_options(given, room);
   ReduceOptions result;
   result.op = op_from(options.op);
   result.prescale = options.prescale;

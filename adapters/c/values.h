@@ -18,6 +18,7 @@
 
 struct tutti_name {
   tutti::TensorHandle handle;
+  std::string name;
 };
 struct tutti_comm {
   explicit tutti_comm(std::unique_ptr<tutti::Communicator> made)
@@ -58,6 +59,9 @@ TensorView view_of(const tutti_tensor_t* tensor, const char* what);
 TensorView view_or_none(const tutti_tensor_t* tensor, const char* what);
 /// NULL means no numbers; otherwise there is one number per rank.
 std::span<const int64_t> one_per_rank(const Communicator& communicator, const int64_t* numbers);
+/// Returns the options with this header's fields, in `room` if the program has another header.
+const tutti_reduce_options_t& read_options(const tutti_reduce_options_t* given,
+                                           tutti_reduce_options_t& room);
 /// NULL means the defaults.
 ReduceOptions options_from(const tutti_reduce_options_t* given);
 /// Returns the library's view as a tensor of the C interface.

@@ -1,7 +1,7 @@
 # Writes a C source with <tutti.h> and a body for each function that it declares. abidw describes
 # what a library defines. Given the real library, it would describe all the C++ in it too.
 /^(static|typedef|struct|enum|extern|#|})/ { in_function = 0 }
-/^(int|int64_t|size_t|void|const [a-z]+\*?) ?\*?tutti_[a-z_]+\(/ { in_function = 1 }
+/^(int|int64_t|size_t|void\*?|const [a-z]+\*?) ?\*?tutti_[a-z_]+\(/ { in_function = 1 }
 in_function && /\);/ {
   sub(/\);.*/, ") { __builtin_trap(); }")
   in_function = 0

@@ -25,20 +25,23 @@ const char* check_reductions(tutti_comm_t comm) {
   options.op = TUTTI_SUM;
   options.postscale = 2;
   options.wire = TUTTI_BF16;
-  EXPECT_OK(tutti_allreduce_with(comm, "out of place", &matrix, &output, &options, NULL));
+  EXPECT_OK(START(NULL, TUTTI_ALLREDUCE, .name = "out of place", .input = &matrix,
+                  .output = &output, .options = &options));
   EXPECT(result[0] == 2 * sum && result[5] == 2 * sum && values[0] == (float)(rank + 1));
 
-  EXPECT_OK(tutti_reduce(comm, "reduce", &vector, rank == size - 1 ? &vector : NULL, size - 1,
-                         TUTTI_MAX, NULL));
+  EXPECT_OK(START(NULL, TUTTI_REDUCE, .name = "reduce", .input = &vector,
+                  .output = rank == size - 1 ? &vector : NULL, .root = size - 1,
+                  .options = OP(TUTTI_MAX)));
   EXPECT(values[5] == (float)(rank == size - 1 ? size : rank + 1));
 
   EXPECT_OK(tutti_allreduce(comm, "in place", &vector, TUTTI_SUM, NULL));
   EXPECT(values[0] == sum && values[5] == sum);
 
   double a = rank, b = 10 * rank;
-  const char* names[2] = {"a", "b"};
   tutti_tensor_t pair[2] = {tutti_vector(&a, 1, TUTTI_F64), tutti_vector(&b, 1, TUTTI_F64)};
-  EXPECT_OK(tutti_grouped_allreduce(comm, "group", names, pair, 2, NULL, NULL));
+  tutti_call_t calls[2] = {TUTTI_CALL(TUTTI_ALLREDUCE), TUTTI_CALL(TUTTI_ALLREDUCE)};
+  for (int i = 0; i < 2; ++i) calls[i].name = i == 0 ? "a" : "b", calls[i].input = &pair[i];
+  EXPECT_OK(tutti_start_group(comm, "group", calls, 2, NULL));
   EXPECT(a == (size - 1) / 2.0 && b == 10 * a);
 
   tutti_work_t work;
@@ -47,62 +50,11 @@ const char* check_reductions(tutti_comm_t comm) {
   tutti_tensor_t dealt = tutti_vector(rows, size, TUTTI_I32), part;
   options = (tutti_reduce_options_t)TUTTI_REDUCE_OPTIONS;
   options.op = TUTTI_SUM;
-  EXPECT_OK(tutti_reduce_scatter(comm, "reduce_scatter", &dealt, &options, NULL, &work));
+  EXPECT_OK(START(&work, TUTTI_REDUCE_SCATTER, .name = "reduce_scatter", .input = &dealt,
+                  .options = &options));
   EXPECT_OK(tutti_work_output(work, 0, &part));
   EXPECT(part.shape[0] == 1 && *(int32_t*)part.data == rank * size);
   tutti_work_release(work);
-  return NULL;
-}
-
-/* Structs of programs that were built with an earlier or a later header. */
-const char* check_struct_sizes(tutti_comm_t comm) {
-  const float sum = (float)(tutti_size(comm) * (tutti_size(comm) + 1)) / 2;
-  float value = (float)(tutti_rank(comm) + 1);
-  tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
-
-  /* Earlier: prescale and what follows were not there yet, so that rubbish is behind its end. */
-  tutti_reduce_options_t old;
-  memset(&old, 0x55, sizeof old);
-  old.struct_size = offsetof(tutti_reduce_options_t, prescale);
-  old.op = TUTTI_SUM;
-  old.wire = -1;
-  EXPECT_OK(tutti_allreduce_with(comm, "earlier", &tensor, &tensor, &old, NULL));
-  EXPECT(value == sum);
-
-  /* Later: something new at the end, which is zero unless the program uses it. */
-  struct {
-    tutti_reduce_options_t known;
-    int64_t new_field;
-  } later = {TUTTI_REDUCE_OPTIONS, 0};
-  later.known.struct_size = sizeof later;
-  later.known.op = TUTTI_MAX;
-  EXPECT_OK(tutti_allreduce_with(comm, "later", &tensor, &tensor, &later.known, NULL));
-  EXPECT(value == sum);
-  later.new_field = 7;
-  EXPECT(tutti_allreduce_with(comm, "new", &tensor, &tensor, &later.known, NULL) ==
-         TUTTI_INVALID_ARGUMENT);
-  EXPECT(strstr(tutti_last_error(), "came after version") != NULL);
-
-  /* What has no meaning yet is zero, and was not there in the header of a shorter struct. */
-  tutti_reduce_options_t reserved = TUTTI_REDUCE_OPTIONS;
-  EXPECT(offsetof(tutti_reduce_options_t, reserved) + sizeof reserved.reserved == sizeof reserved);
-  reserved.op = TUTTI_MAX;
-  reserved.reserved = 5;
-  EXPECT(tutti_allreduce_with(comm, "reserved", &tensor, &tensor, &reserved, NULL) ==
-         TUTTI_INVALID_ARGUMENT);
-  EXPECT(strstr(tutti_last_error(), "reserved of the options is 5 (want 0)") != NULL);
-  reserved.struct_size = offsetof(tutti_reduce_options_t, priority);
-  EXPECT_OK(tutti_allreduce_with(comm, "reserved", &tensor, &tensor, &reserved, NULL));
-  EXPECT(value == sum);
-
-  /* Never set, or set to what no header has. */
-  const size_t none[] = {0, 3, 11, sizeof old - 4, sizeof old + 1, (size_t)-1};
-  for (size_t i = 0; i < sizeof none / sizeof *none; ++i) {
-    old.struct_size = none[i];
-    EXPECT(tutti_allreduce_with(comm, "none", &tensor, &tensor, &old, NULL) ==
-           TUTTI_INVALID_ARGUMENT);
-    EXPECT(strstr(tutti_last_error(), "start from TUTTI_REDUCE_OPTIONS") != NULL);
-  }
   return NULL;
 }
 
@@ -113,19 +65,19 @@ const char* check_fast_paths(tutti_comm_t comm) {
   EXPECT(loss == (size - 1) / 2.0);
   int32_t counts[3] = {rank, 1, -rank};
   tutti_tensor_t tensor = tutti_vector(counts, 3, TUTTI_I32);
-  EXPECT_OK(tutti_allreduce_blocking(comm, "counts", &tensor, TUTTI_MAX));
+  EXPECT_OK(RUN(TUTTI_ALLREDUCE, .name = "counts", .input = &tensor, .options = OP(TUTTI_MAX)));
   EXPECT(counts[0] == size - 1 && counts[1] == 1 && counts[2] == 0);
 
   /* The sums leave their types, the averages do not. */
   uint8_t bytes[3] = {200, 255, 0};
   tensor = tutti_vector(bytes, 3, TUTTI_U8);
   EXPECT_OK(tutti_allreduce(comm, "bytes", &tensor, TUTTI_AVERAGE, NULL));
-  EXPECT_OK(tutti_allreduce_blocking(comm, "bytes", &tensor, TUTTI_AVERAGE));
+  EXPECT_OK(RUN(TUTTI_ALLREDUCE, .name = "bytes", .input = &tensor, .options = OP(TUTTI_AVERAGE)));
   EXPECT(bytes[0] == 200 && bytes[1] == 255 && bytes[2] == 0);
   int64_t limits[2] = {INT64_MAX, INT64_MIN};
   tensor = tutti_vector(limits, 2, TUTTI_I64);
   EXPECT_OK(tutti_allreduce(comm, "limits", &tensor, TUTTI_AVERAGE, NULL));
-  EXPECT_OK(tutti_allreduce_blocking(comm, "limits", &tensor, TUTTI_AVERAGE));
+  EXPECT_OK(RUN(TUTTI_ALLREDUCE, .name = "limits", .input = &tensor, .options = OP(TUTTI_AVERAGE)));
   EXPECT(limits[0] == INT64_MAX && limits[1] == INT64_MIN);
   uint16_t halves[1] = {0x7800}; /* 32768 */
   tensor = tutti_vector(halves, 1, TUTTI_F16);
@@ -156,7 +108,8 @@ const char* check_fast_paths(tutti_comm_t comm) {
     for (int i = 0; i < 2; ++i) {
       const int which = (i + rank + step) % 2;
       for (int k = 0; k < 4; ++k) values[which][k] = (float)(rank + 10 * which);
-      EXPECT_OK(tutti_allreduce_declared(comm, handles[which], &tensors[which], NULL, &works[i]));
+      EXPECT_OK(
+          START(&works[i], TUTTI_ALLREDUCE, .handle = handles[which], .input = &tensors[which]));
     }
     for (int i = 0; i < 2; ++i) {
       EXPECT_OK(tutti_work_wait(works[i]));
@@ -164,7 +117,7 @@ const char* check_fast_paths(tutti_comm_t comm) {
     }
     for (int i = 0; i < 2; ++i) EXPECT(values[i][3] == (float)(size - 1) / 2 + (float)(10 * i));
   }
-  EXPECT(tutti_allreduce_declared(comm, NULL, &tensors[0], NULL, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(START(NULL, TUTTI_ALLREDUCE, .input = &tensors[0]) == TUTTI_INVALID_ARGUMENT);
   EXPECT(tutti_declare(comm, "w", NULL, &handles[0]) == TUTTI_INVALID_ARGUMENT);
   EXPECT(handles[0] == NULL);
   return NULL;
@@ -291,7 +244,7 @@ const char* check_moving_data(tutti_comm_t comm) {
   tutti_tensor_t one_row = tutti_matrix(value, 1, 2, TUTTI_I64);
   size_t count;
 
-  EXPECT_OK(tutti_allgather(comm, "allgather", &one_row, &work));
+  EXPECT_OK(START(&work, TUTTI_ALLGATHER, .name = "allgather", .input = &one_row));
   EXPECT_OK(tutti_work_output(work, 0, &output));
   EXPECT(output.dimensions == 2 && output.shape[0] == size && output.shape[1] == 2);
   EXPECT(output.dtype == TUTTI_I64 && tutti_tensor_bytes(&output) == 16 * size);
@@ -300,29 +253,30 @@ const char* check_moving_data(tutti_comm_t comm) {
   EXPECT(count == (size_t)size && rows[size - 1] == 1);
   tutti_work_release(work);
 
-  EXPECT_OK(tutti_gather(comm, "gather", &one_row, 0, &work));
+  EXPECT_OK(START(&work, TUTTI_GATHER, .name = "gather", .input = &one_row));
   EXPECT_OK(tutti_work_output(work, 0, &output));
   EXPECT(output.shape[0] == (rank == 0 ? size : 0));
   tutti_work_release(work);
 
   int64_t many[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   tutti_tensor_t all = tutti_vector(many, size, TUTTI_I64);
-  EXPECT_OK(tutti_scatter(comm, "scatter", rank == 0 ? &all : NULL, 0, NULL, &work));
+  EXPECT_OK(START(&work, TUTTI_SCATTER, .name = "scatter", .input = rank == 0 ? &all : NULL));
   EXPECT_OK(tutti_work_output(work, 0, &output));
   EXPECT(output.shape[0] == 1 && *(int64_t*)output.data == rank);
   tutti_work_release(work);
 
   /* Everything to the last rank. */
   for (int i = 0; i < size; ++i) splits[i] = i == size - 1 ? size : 0;
-  EXPECT_OK(tutti_alltoall(comm, "alltoall", &all, splits, &work));
+  EXPECT_OK(START(&work, TUTTI_ALLTOALL, .name = "alltoall", .input = &all, .rows = splits));
   EXPECT_OK(tutti_work_output(work, 0, &output));
   EXPECT(output.shape[0] == (rank == size - 1 ? size * size : 0));
   tutti_work_release(work);
 
   tutti_tensor_t pair = tutti_vector(value, 2, TUTTI_I64);
-  if (size > 1 && rank == 0) EXPECT_OK(tutti_send(comm, "message", &pair, 1, NULL));
+  if (size > 1 && rank == 0)
+    EXPECT_OK(START(NULL, TUTTI_SEND, .name = "message", .input = &pair, .root = 1));
   if (rank == 1) {
-    EXPECT_OK(tutti_recv(comm, "message", &pair, 0, NULL));
+    EXPECT_OK(START(NULL, TUTTI_RECV, .name = "message", .output = &pair));
     EXPECT(value[1] == 0);
   }
   value[0] = value[1] = rank + 5;
@@ -400,7 +354,7 @@ const char* check_split_and_join(tutti_comm_t comm) {
   }
   tutti_work_t work;
   tutti_tensor_t last;
-  EXPECT_OK(tutti_join(comm, &work));
+  EXPECT_OK(START(&work, TUTTI_JOIN));
   EXPECT_OK(tutti_work_output(work, 0, &last));
   EXPECT(last.dimensions == 0 && *(int64_t*)last.data >= 0 && *(int64_t*)last.data < size);
   tutti_work_release(work);
@@ -419,7 +373,7 @@ const char* check_refusals(tutti_comm_t comm) {
   EXPECT(refused(tutti_allreduce(NULL, "a", &good, TUTTI_SUM, NULL), "comm must not be NULL"));
   EXPECT(refused(tutti_allreduce(comm, NULL, &good, TUTTI_SUM, NULL), "name must not be NULL"));
   EXPECT(refused(tutti_allreduce(comm, "", &good, TUTTI_SUM, NULL), "name"));
-  EXPECT(refused(tutti_allreduce(comm, "a", NULL, TUTTI_SUM, NULL), "tensor must not be NULL"));
+  EXPECT(refused(tutti_allreduce(comm, "a", NULL, TUTTI_SUM, NULL), "input must not be NULL"));
   EXPECT(refused(tutti_allreduce(comm, "a", &good, 8, NULL), "8 is no op (want 0 to 7)"));
   EXPECT(refused(tutti_allreduce(comm, "a", &good, -1, NULL), "-1 is no op"));
   bad = tutti_vector(&value, 1, 14);
@@ -433,20 +387,23 @@ const char* check_refusals(tutti_comm_t comm) {
   bad = good;
   bad.dimensions = 9;
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL),
-                 "tensor has 9 dimensions (want 0 to 8)"));
+                 "input has 9 dimensions (want 0 to 8)"));
   bad = good;
   bad.device = 5;
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL),
-                 "tensor lies on device 5 (want TUTTI_CPU or TUTTI_CUDA)"));
+                 "input lies on device 5 (want TUTTI_CPU or TUTTI_CUDA)"));
 
   tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
   options.struct_size = 3;
-  EXPECT(refused(tutti_allreduce_with(comm, "a", &good, &good, &options, NULL),
+  EXPECT(refused(START(NULL, TUTTI_ALLREDUCE, .name = "a", .input = &good, .output = &good,
+                       .options = &options),
                  "struct_size of the options is 3 (want "));
   EXPECT(refused(tutti_broadcast(comm, "a", &good, tutti_size(comm), NULL), "does not exist"));
-  EXPECT(refused(tutti_allgather(comm, "a", &good, NULL), "work must not be NULL"));
-  EXPECT(refused(tutti_grouped_allreduce(comm, "g", NULL, &good, 1, NULL, NULL), "names"));
-  EXPECT(refused(tutti_send(comm, "a", &good, tutti_rank(comm), NULL), " cannot send to itself"));
+  EXPECT(
+      refused(START(NULL, TUTTI_ALLGATHER, .name = "a", .input = &good), "work must not be NULL"));
+  EXPECT(refused(tutti_start_group(comm, "g", NULL, 1, NULL), "calls must not be NULL"));
+  EXPECT(refused(START(NULL, TUTTI_SEND, .name = "a", .input = &good, .root = tutti_rank(comm)),
+                 " cannot send to itself"));
 
   EXPECT(refused(tutti_work_wait(NULL), "work must not be NULL"));
   EXPECT(tutti_work_done(NULL) == -1 && tutti_rank(NULL) == -1 && tutti_size(NULL) == -1);
@@ -454,12 +411,12 @@ const char* check_refusals(tutti_comm_t comm) {
   EXPECT(refused(tutti_split(comm, 0, 0, NULL), "part must not be NULL"));
   EXPECT(refused(tutti_get_statistics(comm, NULL), "statistics must not be NULL"));
   EXPECT(refused(tutti_create(NULL), "comm must not be NULL"));
-  EXPECT(refused(tutti_store_create_memory(NULL), "store must not be NULL"));
+  EXPECT(refused(tutti_store_create(NULL, NULL), "store must not be NULL"));
 
   tutti_comm_t other = comm;
   const char* settings[1] = {"fusion_bytes=64MBB"};
   tutti_store_t store;
-  EXPECT_OK(tutti_store_create_memory(&store));
+  EXPECT_OK(tutti_store_create(NULL, &store));
   EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other),
                  "TUTTI_FUSION_BYTES=64MBB is not a size"));
   EXPECT(other == NULL);

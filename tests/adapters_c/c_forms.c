@@ -20,13 +20,14 @@ const char* check_more_forms(tutti_comm_t comm) {
   int32_t own[2] = {rank, -rank}, all[16];
   tutti_tensor_t input = tutti_vector(own, 2, TUTTI_I32);
   tutti_tensor_t output = tutti_vector(all, (int64_t)2 * size, TUTTI_I32);
-  EXPECT_OK(tutti_allgather_into(comm, "into", &input, &output, NULL));
+  EXPECT_OK(START(NULL, TUTTI_ALLGATHER, .name = "into", .input = &input, .output = &output));
   for (int i = 0; i < size; ++i) EXPECT(all[2 * i] == i && all[2 * i + 1] == -i);
-  EXPECT(tutti_allgather_into(comm, "into", &input, NULL, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(START(NULL, TUTTI_ALLGATHER, .name = "into", .input = &input) == TUTTI_INVALID_ARGUMENT);
 
-  const char* names[2] = {"p", "q"};
+  tutti_call_t calls[2] = {TUTTI_CALL(TUTTI_ALLGATHER), TUTTI_CALL(TUTTI_ALLGATHER)};
   tutti_tensor_t pair[2] = {input, tutti_vector(&own[1], 1, TUTTI_I32)};
-  EXPECT_OK(tutti_grouped_allgather(comm, "gathers", names, pair, 2, &work));
+  for (int i = 0; i < 2; ++i) calls[i].name = i == 0 ? "p" : "q", calls[i].input = &pair[i];
+  EXPECT_OK(tutti_start_group(comm, "gathers", calls, 2, &work));
   EXPECT_OK(tutti_work_output(work, 0, &first));
   EXPECT_OK(tutti_work_output(work, 1, &second));
   EXPECT(first.shape[0] == 2 * size && second.shape[0] == size);
@@ -37,7 +38,8 @@ const char* check_more_forms(tutti_comm_t comm) {
   for (int i = 0; i < size; ++i) rows[i] = column[i] = i + rank;
   tutti_tensor_t dealt[2] = {tutti_vector(rows, size, TUTTI_F64),
                              tutti_matrix(column, size, 1, TUTTI_F64)};
-  EXPECT_OK(tutti_grouped_reduce_scatter(comm, "scatters", names, dealt, 2, NULL, &work));
+  for (int i = 0; i < 2; ++i) calls[i].kind = TUTTI_REDUCE_SCATTER, calls[i].input = &dealt[i];
+  EXPECT_OK(tutti_start_group(comm, "scatters", calls, 2, &work));
   EXPECT_OK(tutti_work_output(work, 1, &second));
   EXPECT(second.dimensions == 2 && second.shape[0] == 1);
   EXPECT(*(double*)second.data == rank + (size - 1) / 2.0);
@@ -47,15 +49,16 @@ const char* check_more_forms(tutti_comm_t comm) {
   float values[4] = {1, 2, (float)rank, 4};
   tutti_tensor_t indices = tutti_vector(at, 2, TUTTI_I64);
   tutti_tensor_t sparse = tutti_matrix(values, 2, 2, TUTTI_F32);
-  EXPECT_OK(tutti_sparse_allreduce(comm, "sparse", &indices, &sparse, TUTTI_AVERAGE, &work));
+  EXPECT_OK(START(&work, TUTTI_SPARSE_ALLREDUCE, .name = "sparse", .input = &indices,
+                  .values = &sparse, .options = OP(TUTTI_AVERAGE)));
   EXPECT_OK(tutti_work_output(work, 0, &first));
   EXPECT_OK(tutti_work_output(work, 1, &second));
   EXPECT(first.shape[0] == 2 * size && second.shape[0] == 2 * size && second.shape[1] == 2);
   EXPECT(((int64_t*)first.data)[2 * size - 2] == size - 1);
   EXPECT(((float*)second.data)[4 * size - 2] == (float)(size - 1) / (float)size);
   tutti_work_release(work);
-  EXPECT(tutti_sparse_allreduce(comm, "sparse", &sparse, &sparse, TUTTI_SUM, &work) ==
-         TUTTI_INVALID_ARGUMENT);
+  EXPECT(START(&work, TUTTI_SPARSE_ALLREDUCE, .name = "sparse", .input = &sparse, .values = &sparse,
+               .options = OP(TUTTI_SUM)) == TUTTI_INVALID_ARGUMENT);
 
   /* Into memory of the caller, by name and blocking. */
   int64_t gathered[8], scattered = 0, sums[8], sum = 0, sent[8], came[8], mine = rank;
@@ -76,29 +79,34 @@ const char* check_more_forms(tutti_comm_t comm) {
     scattered = sum = 0;
     const tutti_tensor_t* at_last = rank == last ? &many : NULL;
     if (blocking) {
-      EXPECT_OK(tutti_gather_blocking(comm, "g", &one, at_last, last, NULL));
-      EXPECT_OK(tutti_scatter_blocking(comm, "s", at_last, &part, last, NULL));
-      EXPECT_OK(tutti_reduce_scatter_blocking(comm, "rs", &addends, &total, TUTTI_SUM, NULL));
-      EXPECT_OK(tutti_alltoall_blocking(comm, "a", &out, &in));
+      EXPECT_OK(RUN(TUTTI_GATHER, .name = "g", .input = &one, .output = at_last, .root = last));
+      EXPECT_OK(RUN(TUTTI_SCATTER, .name = "s", .input = at_last, .output = &part, .root = last));
+      EXPECT_OK(RUN(TUTTI_REDUCE_SCATTER, .name = "rs", .input = &addends, .output = &total,
+                    .options = OP(TUTTI_SUM)));
+      EXPECT_OK(RUN(TUTTI_ALLTOALL, .name = "a", .input = &out, .output = &in));
     } else {
-      EXPECT_OK(tutti_gather_into(comm, "g", &one, at_last, last, NULL));
-      EXPECT_OK(tutti_scatter_into(comm, "s", at_last, &part, last, NULL, NULL));
-      EXPECT_OK(tutti_reduce_scatter_into(comm, "rs", &addends, &total, &add, NULL, NULL));
-      EXPECT_OK(tutti_alltoall_into(comm, "a", &out, &in, NULL, NULL));
+      EXPECT_OK(
+          START(NULL, TUTTI_GATHER, .name = "g", .input = &one, .output = at_last, .root = last));
+      EXPECT_OK(
+          START(NULL, TUTTI_SCATTER, .name = "s", .input = at_last, .output = &part, .root = last));
+      EXPECT_OK(START(NULL, TUTTI_REDUCE_SCATTER, .name = "rs", .input = &addends, .output = &total,
+                      .options = &add));
+      EXPECT_OK(START(NULL, TUTTI_ALLTOALL, .name = "a", .input = &out, .output = &in));
     }
     for (int i = 0; i < size; ++i) EXPECT(rank != last || gathered[i] == i);
     EXPECT(scattered == rank && sum == (int64_t)rank * size);
     for (int i = 0; i < size; ++i) EXPECT(came[i] == 10 * i + rank);
   }
-  EXPECT_OK(tutti_allgather_blocking(comm, "ag", &one, &many, NULL));
+  EXPECT_OK(RUN(TUTTI_ALLGATHER, .name = "ag", .input = &one, .output = &many));
   for (int i = 0; i < size; ++i) EXPECT(gathered[i] == i);
-  EXPECT_OK(tutti_reduce_blocking(comm, "r", &one, rank == last ? &total : NULL, last, TUTTI_SUM));
+  EXPECT_OK(RUN(TUTTI_REDUCE, .name = "r", .input = &one, .output = rank == last ? &total : NULL,
+                .root = last, .options = OP(TUTTI_SUM)));
   EXPECT(rank != last || sum == size * (size - 1) / 2);
-  EXPECT(tutti_scatter_blocking(comm, "s", NULL, NULL, last, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(RUN(TUTTI_SCATTER, .name = "s", .root = last) == TUTTI_INVALID_ARGUMENT);
 
-  EXPECT_OK(tutti_broadcast_blocking(comm, "blocking", &input, size - 1));
+  EXPECT_OK(RUN(TUTTI_BROADCAST, .name = "blocking", .input = &input, .root = size - 1));
   EXPECT(own[0] == size - 1);
-  EXPECT_OK(tutti_barrier_blocking(comm));
+  EXPECT_OK(RUN(TUTTI_BARRIER));
   if (size > 1) {
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
     char sends[32], receives[32];
@@ -107,24 +115,30 @@ const char* check_more_forms(tutti_comm_t comm) {
     float mine = (float)rank, theirs = -1;
     const tutti_tensor_t sent = tutti_vector(&mine, 1, TUTTI_F32);
     const tutti_tensor_t received = tutti_vector(&theirs, 1, TUTTI_F32);
+    tutti_call_t send = TUTTI_CALL(TUTTI_SEND), recv = TUTTI_CALL(TUTTI_RECV);
+    send.name = sends, send.input = &sent, send.root = next;
+    recv.name = receives, recv.output = &received, recv.root = previous;
     for (int step = 0; step < 8; ++step) {
       theirs = -1;
-      EXPECT_OK(tutti_sendrecv_blocking(comm, sends, &sent, next, receives, &received, previous));
+      EXPECT_OK(tutti_sendrecv(comm, &send, &recv));
       EXPECT(theirs == (float)previous);
     }
-    if (rank == 0) EXPECT_OK(tutti_send_blocking(comm, "one way", &sent, 1));
+    if (rank == 0) EXPECT_OK(RUN(TUTTI_SEND, .name = "one way", .input = &sent, .root = 1));
     if (rank == 1) {
-      EXPECT_OK(tutti_recv_blocking(comm, "one way", &received, 0));
+      EXPECT_OK(RUN(TUTTI_RECV, .name = "one way", .output = &received));
       EXPECT(theirs == 0);
     }
-    EXPECT(tutti_send_blocking(comm, "self", &sent, rank) == TUTTI_INVALID_ARGUMENT);
-    EXPECT(tutti_recv_blocking(comm, "self", NULL, next) == TUTTI_INVALID_ARGUMENT);
-    EXPECT(tutti_sendrecv_blocking(comm, sends, &sent, next, NULL, &received, previous) ==
-           TUTTI_INVALID_ARGUMENT);
-    EXPECT(strstr(tutti_last_error(), "recv_name must not be NULL") != NULL);
+    EXPECT(RUN(TUTTI_SEND, .name = "self", .input = &sent, .root = rank) == TUTTI_INVALID_ARGUMENT);
+    EXPECT(RUN(TUTTI_RECV, .name = "self", .root = next) == TUTTI_INVALID_ARGUMENT);
+    EXPECT(tutti_sendrecv(comm, &send, &send) == TUTTI_INVALID_ARGUMENT);
+    EXPECT(strstr(tutti_last_error(), "takes a send and a recv, not send and send") != NULL);
+    EXPECT(tutti_sendrecv(comm, &send, NULL) == TUTTI_INVALID_ARGUMENT);
+    recv.name = NULL;
+    EXPECT(tutti_sendrecv(comm, &send, &recv) == TUTTI_INVALID_ARGUMENT);
+    EXPECT(strcmp(tutti_last_error(), "blocking recv: name must not be NULL") == 0);
   }
   // None closes while two still talk.
-  EXPECT_OK(tutti_barrier_blocking(comm));
+  EXPECT_OK(RUN(TUTTI_BARRIER));
   EXPECT(tutti_hosts(comm) == 1 && strcmp(tutti_backend(comm), "memory") == 0);
   EXPECT(tutti_hosts(NULL) == -1 && tutti_backend(NULL) == NULL);
   return NULL;
@@ -168,17 +182,17 @@ const char* check_callbacks(tutti_comm_t comm) {
   }
   /* Closing runs the callbacks that are due. */
   EXPECT_OK(tutti_barrier(comm, "all have theirs", NULL));
-  EXPECT_OK(tutti_close(comm));
+  EXPECT_OK(tutti_close(comm, NULL));
   EXPECT(good.calls == 1 && good.status == TUTTI_OK);
   EXPECT(size == 1 || (bad.calls == 1 && bad.status == TUTTI_MISMATCH && bad.rank == last &&
                        strstr(bad.text, "f32[2]") != NULL));
 
-  EXPECT_OK(tutti_close(comm));
+  EXPECT_OK(tutti_close(comm, NULL));
   EXPECT(tutti_barrier(comm, "too late", NULL) == TUTTI_CLOSED);
   EXPECT(tutti_rank(comm) >= 0 && tutti_size(comm) == size);
-  EXPECT(tutti_close(NULL) == TUTTI_INVALID_ARGUMENT);
-  EXPECT_OK(tutti_close_because(comm, NULL));
-  EXPECT(tutti_close_because(NULL, "of nothing") == TUTTI_INVALID_ARGUMENT);
+  EXPECT(tutti_close(NULL, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT_OK(tutti_close(comm, NULL));
+  EXPECT(tutti_close(NULL, "of nothing") == TUTTI_INVALID_ARGUMENT);
   return NULL;
 }
 
@@ -189,7 +203,7 @@ const char* check_closing_ends_a_wait(tutti_comm_t comm) {
   if (tutti_rank(comm) == 0) {
     EXPECT_OK(tutti_barrier(comm, "nobody else comes", &work));
     EXPECT_OK(tutti_work_then(work, keep_outcome, &outcome));
-    EXPECT_OK(tutti_close_because(comm, "sample 17 is damaged"));
+    EXPECT_OK(tutti_close(comm, "sample 17 is damaged"));
     EXPECT(tutti_work_wait_for(work, 20) == TUTTI_CLOSED);
     EXPECT(outcome.calls == 1 && outcome.status == TUTTI_CLOSED);
     tutti_work_release(work);

@@ -39,25 +39,29 @@ const char* check_handles(tutti_comm_t comm) {
     memset(came, 0, sizeof came);
     scattered = sum = -1;
     for (int i = 0; i < size; ++i) sums[i] = i + step, sent[i] = 10 * rank + i;
-    EXPECT_OK(tutti_allgather_declared(comm, to_all, &one, &many, NULL));
+    EXPECT_OK(START(NULL, TUTTI_ALLGATHER, .handle = to_all, .input = &one, .output = &many));
     for (int i = 0; i < size; ++i) EXPECT(gathered[i] == i);
-    EXPECT_OK(tutti_gather_declared(comm, to_last, &one, at_last, last, NULL));
-    EXPECT_OK(tutti_scatter_declared(comm, dealt, at_last, &part, last, NULL, NULL));
+    EXPECT_OK(START(NULL, TUTTI_GATHER, .handle = to_last, .input = &one, .output = at_last,
+                    .root = last));
+    EXPECT_OK(START(NULL, TUTTI_SCATTER, .handle = dealt, .input = at_last, .output = &part,
+                    .root = last));
     EXPECT(scattered == rank);
-    EXPECT_OK(tutti_reduce_scatter_declared(comm, shares, &addends, &total, &add, NULL, NULL));
+    EXPECT_OK(START(NULL, TUTTI_REDUCE_SCATTER, .handle = shares, .input = &addends,
+                    .output = &total, .options = &add));
     EXPECT(sum == (int64_t)size * (rank + step));
-    EXPECT_OK(tutti_alltoall_declared(comm, exchanged, &out, &in, NULL, NULL));
+    EXPECT_OK(START(NULL, TUTTI_ALLTOALL, .handle = exchanged, .input = &out, .output = &in));
     for (int i = 0; i < size; ++i) EXPECT(came[i] == 10 * i + rank);
-    EXPECT_OK(tutti_reduce_declared(comm, reduced, &one, rank == last ? &total : NULL, last,
-                                    TUTTI_MAX, NULL));
+    EXPECT_OK(START(NULL, TUTTI_REDUCE, .handle = reduced, .input = &one,
+                    .output = rank == last ? &total : NULL, .root = last,
+                    .options = OP(TUTTI_MAX)));
     EXPECT(rank != last || sum == last);
     mine = 100 + rank;
-    EXPECT_OK(tutti_broadcast_declared(comm, root, &one, last, NULL));
+    EXPECT_OK(START(NULL, TUTTI_BROADCAST, .handle = root, .input = &one, .root = last));
     EXPECT(mine == 100 + last);
     mine = rank;
-    EXPECT_OK(tutti_barrier_declared(comm, ends, NULL));
+    EXPECT_OK(START(NULL, TUTTI_BARRIER, .handle = ends));
   }
-  EXPECT(tutti_barrier_declared(comm, NULL, NULL) == TUTTI_INVALID_ARGUMENT);
+  EXPECT(START(NULL, TUTTI_BARRIER) == TUTTI_INVALID_ARGUMENT);
 
   /* Pairs of ranks by one handle each. */
   tutti_name_t pair;
@@ -67,9 +71,9 @@ const char* check_handles(tutti_comm_t comm) {
     int64_t value = rank;
     tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_I64);
     if (rank % 2 == 0) {
-      EXPECT_OK(tutti_send_declared(comm, pair, &tensor, peer, NULL));
+      EXPECT_OK(START(NULL, TUTTI_SEND, .handle = pair, .input = &tensor, .root = peer));
     } else {
-      EXPECT_OK(tutti_recv_declared(comm, pair, &tensor, peer, NULL));
+      EXPECT_OK(START(NULL, TUTTI_RECV, .handle = pair, .output = &tensor, .root = peer));
     }
     EXPECT(rank % 2 == 0 || value == peer);
   }
@@ -78,12 +82,12 @@ const char* check_handles(tutti_comm_t comm) {
     int64_t value = rank;
     tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_I64);
     if (rank != last) {
-      EXPECT_OK(tutti_send(comm, "any", &tensor, last, NULL));
+      EXPECT_OK(START(NULL, TUTTI_SEND, .name = "any", .input = &tensor, .root = last));
     }
     for (int i = 0; rank == last && i < last; ++i) {
       tutti_work_t work;
       int source = -1;
-      EXPECT_OK(tutti_recv_any(comm, "any", &tensor, &work));
+      EXPECT_OK(START(&work, TUTTI_RECV, .name = "any", .output = &tensor, .root = TUTTI_ANY_RANK));
       EXPECT_OK(tutti_work_source(work, &source));
       EXPECT(source >= 0 && source < last && value == source);
       tutti_work_release(work);
@@ -98,33 +102,49 @@ const char* check_more_places(tutti_comm_t comm) {
   /* Out of place, and in groups. */
   int32_t bits = 1 << rank | 64, odd = 0, root = rank == 0 ? 7 : -1, told = 0;
   tutti_tensor_t own = tutti_vector(&bits, 1, TUTTI_I32), result = tutti_vector(&odd, 1, TUTTI_I32);
-  EXPECT_OK(tutti_allreduce_blocking_with(comm, "xor", &own, &result, TUTTI_BXOR));
+  EXPECT_OK(RUN(TUTTI_ALLREDUCE, .name = "xor", .input = &own, .output = &result,
+                .options = OP(TUTTI_BXOR)));
   EXPECT(odd == (((1 << size) - 1) | (size % 2 ? 64 : 0)) && bits == (1 << rank | 64));
   tutti_tensor_t from = tutti_vector(&root, 1, TUTTI_I32), to = tutti_vector(&told, 1, TUTTI_I32);
-  EXPECT_OK(tutti_broadcast_with(comm, "told", rank == 0 ? &from : NULL, &to, 0, NULL));
+  EXPECT_OK(START(NULL, TUTTI_BROADCAST, .name = "told", .input = rank == 0 ? &from : NULL,
+                  .output = &to));
   EXPECT(told == 7 && root == (rank == 0 ? 7 : -1));
-  const char* names[2] = {"p", "q"};
   float p[2] = {(float)rank, 1}, q[4], all_p[16], all_q[32], sums[2][8], parts[2];
   for (int i = 0; i < 4; ++i) q[i] = (float)(10 * rank + i);
   tutti_tensor_t inputs[2] = {tutti_vector(p, 2, TUTTI_F32), tutti_vector(q, 4, TUTTI_F32)};
   tutti_tensor_t outputs[2] = {tutti_vector(all_p, 2 * size, TUTTI_F32),
                                tutti_vector(all_q, 4 * size, TUTTI_F32)};
-  EXPECT_OK(tutti_grouped_allgather_into(comm, "gathers", names, inputs, outputs, 2, NULL));
+  tutti_call_t calls[2] = {TUTTI_CALL(TUTTI_ALLGATHER), TUTTI_CALL(TUTTI_ALLGATHER)};
+  for (int i = 0; i < 2; ++i) {
+    calls[i].name = i == 0 ? "p" : "q";
+    calls[i].input = &inputs[i];
+    calls[i].output = &outputs[i];
+  }
+  EXPECT_OK(tutti_start_group(comm, "gathers", calls, 2, NULL));
   for (int i = 0; i < size; ++i)
     EXPECT(all_p[2 * i] == (float)i && all_q[4 * i + 3] == 10.0f * (float)i + 3);
   tutti_reduce_options_t add = TUTTI_REDUCE_OPTIONS;
   add.op = TUTTI_SUM;
   tutti_tensor_t reduced[2] = {tutti_vector(all_p, 2, TUTTI_F32),
                                tutti_vector(all_q, 4, TUTTI_F32)};
-  EXPECT_OK(tutti_grouped_allreduce_with(comm, "sums", names, inputs, reduced, 2, &add, NULL));
+  for (int i = 0; i < 2; ++i) {
+    calls[i].kind = TUTTI_ALLREDUCE;
+    calls[i].output = &reduced[i];
+    calls[i].options = &add;
+  }
+  EXPECT_OK(tutti_start_group(comm, "sums", calls, 2, NULL));
   EXPECT(all_p[1] == (float)size && p[1] == 1);
   for (int i = 0; i < size; ++i) sums[0][i] = sums[1][i] = (float)i;
   tutti_tensor_t wholes[2] = {tutti_vector(sums[0], size, TUTTI_F32),
                               tutti_vector(sums[1], size, TUTTI_F32)};
   tutti_tensor_t shares[2] = {tutti_vector(&parts[0], 1, TUTTI_F32),
                               tutti_vector(&parts[1], 1, TUTTI_F32)};
-  EXPECT_OK(
-      tutti_grouped_reduce_scatter_into(comm, "shares", names, wholes, shares, 2, &add, NULL));
+  for (int i = 0; i < 2; ++i) {
+    calls[i].kind = TUTTI_REDUCE_SCATTER;
+    calls[i].input = &wholes[i];
+    calls[i].output = &shares[i];
+  }
+  EXPECT_OK(tutti_start_group(comm, "shares", calls, 2, NULL));
   EXPECT(parts[0] == (float)(rank * size) && parts[1] == parts[0]);
 
   /* Structs are moved and not reduced. */
@@ -134,7 +154,7 @@ const char* check_more_places(tutti_comm_t comm) {
   } mine = {rank + 0.5, 'k'}, everyone[8];
   tutti_tensor_t raw = tutti_matrix(&mine, 1, sizeof mine, TUTTI_RAW);
   tutti_tensor_t raws = tutti_matrix(everyone, size, sizeof mine, TUTTI_RAW);
-  EXPECT_OK(tutti_allgather_into(comm, "structs", &raw, &raws, NULL));
+  EXPECT_OK(START(NULL, TUTTI_ALLGATHER, .name = "structs", .input = &raw, .output = &raws));
   EXPECT(everyone[size - 1].x == size - 0.5 && everyone[0].kind == 'k');
   EXPECT(tutti_allreduce(comm, "structs", &raw, TUTTI_SUM, NULL) == TUTTI_INVALID_ARGUMENT);
   EXPECT(strstr(tutti_last_error(), "op sum cannot be applied to raw") != NULL);

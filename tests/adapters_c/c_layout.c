@@ -15,6 +15,19 @@ FIELD(tutti_reduce_options_t, postscale, 24, 8);
 FIELD(tutti_reduce_options_t, priority, 32, 4);
 FIELD(tutti_reduce_options_t, reserved, 36, 4);
 
+FIELD(tutti_call_t, struct_size, 0, 8);
+FIELD(tutti_call_t, kind, 8, 4);
+FIELD(tutti_call_t, root, 12, 4);
+FIELD(tutti_call_t, name, 16, 8);
+FIELD(tutti_call_t, handle, 24, 8);
+FIELD(tutti_call_t, order, 32, 8);
+FIELD(tutti_call_t, input, 40, 8);
+FIELD(tutti_call_t, output, 48, 8);
+FIELD(tutti_call_t, values, 56, 8);
+FIELD(tutti_call_t, options, 64, 8);
+FIELD(tutti_call_t, rows, 72, 8);
+FIELD(tutti_call_t, flags, 80, 8);
+
 FIELD(tutti_store_functions_t, struct_size, 0, 8);
 FIELD(tutti_store_functions_t, context, 8, 8);
 FIELD(tutti_store_functions_t, get, 16, 8);

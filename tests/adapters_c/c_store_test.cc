@@ -167,7 +167,7 @@ TEST(CStore, WhatIsMissingIsSaid) {
   Table table;
   auto functions = fewest(table);
   tutti_store_t store;
-  EXPECT_EQ(tutti_store_create(nullptr, &store), TUTTI_INVALID_ARGUMENT);
+  EXPECT_EQ(tutti_store_create(nullptr, nullptr), TUTTI_INVALID_ARGUMENT);
   EXPECT_EQ(tutti_store_create(&functions, nullptr), TUTTI_INVALID_ARGUMENT);
   functions.add = nullptr;
   EXPECT_EQ(tutti_store_create(&functions, &store), TUTTI_INVALID_ARGUMENT);

@@ -18,7 +18,7 @@ namespace {
 
 void run_check(int size, c_check check) {
   tutti_store_t store;
-  ASSERT_EQ(tutti_store_create_memory(&store), TUTTI_OK);
+  ASSERT_EQ(tutti_store_create(nullptr, &store), TUTTI_OK);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank)
     ranks.emplace_back([=] {
@@ -40,6 +40,10 @@ void run_check(c_check check) {
 
 TEST(CInterface, Reductions) { run_check(check_reductions); }
 TEST(CInterface, StructsOfOldAndNewPrograms) { run_check(check_struct_sizes); }
+TEST(CInterface, CallsOfOldAndNewPrograms) { run_check(check_call_sizes); }
+TEST(CInterface, FieldsWithoutAMeaningAreRefused) { run_check(check_call_fields); }
+TEST(CInterface, CallsOfAGroupAreAlike) { run_check(check_groups); }
+TEST(CInterface, ResultsAreInPlaceOrWhereTheCallSays) { run_check(check_places_of_results); }
 TEST(CInterface, BlockingCallsAndDeclaredNames) { run_check(check_fast_paths); }
 TEST(CInterface, Arenas) { run_check(check_arena); }
 TEST(CInterface, MovingData) { run_check(check_moving_data); }

@@ -44,8 +44,10 @@ nm -DC --defined-only "$prefix/$libdir/libtutti.so" | sed -E 's/^[0-9a-f]+ . //'
 grep -vE '^tutti_|^tutti::|^(vtable|typeinfo|typeinfo name) for tutti::' "$scratch/exported" &&
   fail "the library exports the above"
 grep -E '^tutti_[a-z_]+$' "$scratch/exported" | sort >"$scratch/exported_c"
+grep -oE '^static inline .*\btutti_[a-z_]+\(' "$prefix/include/tutti.h" |
+  grep -oE 'tutti_[a-z_]+\($' | tr -d '(' >"$scratch/inline_c"
 sed -E 's|/\*.*||' "$prefix/include/tutti.h" | grep -oE '\btutti_[a-z_]+\(' | tr -d '(' | sort -u |
-  grep -vxE 'tutti_(vector|matrix)' >"$scratch/declared_c" # these are inline
+  grep -vxFf "$scratch/inline_c" >"$scratch/declared_c"
 diff "$scratch/declared_c" "$scratch/exported_c" ||
   fail "<tutti.h> declares what the library does not export, or the other way round"
 

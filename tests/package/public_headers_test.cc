@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
@@ -125,6 +126,30 @@ TEST(PublicHeaders, HoldTogether) {
   const auto size = read_list(root, none).size();
   EXPECT_GE(size, 50u) << "where is the list?";
   EXPECT_LE(size, kMostHeaders);
+}
+
+// Returns the names that `pattern` finds in <tutti.h>, without its comments.
+std::set<std::string> names_of_c_header(const std::regex& pattern) {
+  std::ifstream in(fs::path(TUTTI_SOURCE_DIR) / "adapters/c/tutti.h");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  for (auto at = text.find("/*"); at != text.npos; at = text.find("/*", at))
+    text.erase(at, text.find("*/", at) + 2 - at);
+  std::set<std::string> names;
+  for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at)
+    names.insert((*at)[1]);
+  return names;
+}
+
+// A new kind of call is a row in a table of the header, and a variant is a field of tutti_call_t.
+TEST(PublicHeaders, TheCInterfaceStaysSmall) {
+  auto functions = names_of_c_header(std::regex(R"(\b(tutti_[a-z_]+)\()"));
+  const auto inlines = names_of_c_header(std::regex(R"(static inline \w+ (tutti_[a-z_]+)\()"));
+  EXPECT_TRUE(inlines.contains("tutti_vector"));
+  for (const auto& name : inlines) functions.erase(name);
+  EXPECT_TRUE(functions.contains("tutti_start"));
+  EXPECT_GE(functions.size(), 50u) << "where are the functions?";
+  EXPECT_LE(functions.size(), 60u) << testing::PrintToString(functions);
+  EXPECT_LE(inlines.size(), 6u) << testing::PrintToString(inlines);
 }
 
 // A small tree in the temporary folder.

@@ -198,6 +198,8 @@ class Forms(RankTest):
                 self.assertEqual(got.tolist(), [work.source()] * 3)
                 sources.add(work.source())
             self.assertEqual(sources, set(range(1, self.size)))
+        with self.assertRaisesRegex(tutti.InvalidArgumentError, '^"news": rank -1 of .* does not exist'):
+            self.comm.recv("news", numpy.zeros(3, int), -1)
         self.assertEqual(self.comm.barrier("over").source(), -1)
 
     def test_raw_bytes(self):

@@ -30,7 +30,10 @@ int by_c() {
   }
   float value = static_cast<float>(tutti_rank(comm));
   const auto tensor = tutti_vector(&value, 1, TUTTI_F32);
-  const int status = tutti_allreduce_blocking(comm, "value", &tensor, TUTTI_AVERAGE);
+  tutti_call_t call = TUTTI_CALL(TUTTI_ALLREDUCE);
+  call.name = "value";
+  call.input = &tensor;
+  const int status = tutti_run(comm, &call);
   if (status == TUTTI_OK && tutti_rank(comm) == 0)
     std::printf("%g of %d by %s\n", value, tutti_size(comm), tutti_backend(comm));
   tutti_destroy(comm);

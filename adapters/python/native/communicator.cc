@@ -90,7 +90,7 @@ PyObject* close(PyObject* self, PyObject* arguments) {
   const auto shared = shared_of(self);
   int status = TUTTI_OK;
   Py_BEGIN_ALLOW_THREADS;
-  status = tutti_close_because(shared->comm, error);
+  status = tutti_close(shared->comm, error);
   Py_END_ALLOW_THREADS;
   return check(status) ? Py_NewRef(Py_None) : nullptr;
 }
@@ -151,9 +151,10 @@ PyObject* value_blocking(PyObject* self, PyObject* arguments) {
 
 PyObject* barrier_blocking(PyObject* self, PyObject*) {
   const auto shared = shared_of(self);
+  const tutti_call_t call = TUTTI_CALL(TUTTI_BARRIER);
   int status = TUTTI_OK;
   Py_BEGIN_ALLOW_THREADS;
-  status = tutti_barrier_blocking(shared->comm);
+  status = tutti_run(shared->comm, &call);
   Py_END_ALLOW_THREADS;
   return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
 }
@@ -232,7 +233,7 @@ PyObject* close_all(PyObject*, PyObject* arguments) {
   // same time.
   std::vector<std::thread> closing;
   for (const auto& shared : still_open)
-    closing.emplace_back([comm = shared->comm, error] { tutti_close_because(comm, error); });
+    closing.emplace_back([comm = shared->comm, error] { tutti_close(comm, error); });
   for (auto& thread : closing) thread.join();
   Py_END_ALLOW_THREADS;
   for (auto& shared : still_open) give_up(std::move(shared));

@@ -154,6 +154,7 @@ PyMODINIT_FUNC PyInit__native(void) {
   const bool is_whole = module && add_memory_types(module.get()) && add_work_type(module.get()) &&
                         add_store_types(module.get()) && add_communicator_type(module.get()) &&
                         add_arena_type(module.get()) && add_region_type(module.get()) &&
+                        add_kinds(module.get()) &&
                         PyModule_AddStringConstant(module.get(), "version", tutti_version()) == 0;
   return is_whole ? module.release() : nullptr;
 }

@@ -199,6 +199,8 @@ bool add_store_types(PyObject* module);
 bool add_communicator_type(PyObject* module);
 bool add_arena_type(PyObject* module);
 bool add_region_type(PyObject* module);
+/// Adds the numbers of <tutti.h> by which _communicator.py names the kinds of calls.
+bool add_kinds(PyObject* module);
 /// Returns a Tensor of bytes that keeps its region alive.
 PyObject* make_region(SharedComm comm, int64_t bytes);
 PyObject* make_arena(SharedComm comm, PyObject* arguments);

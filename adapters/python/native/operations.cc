@@ -3,112 +3,47 @@
 #include "tutti/adapters/python/native/operations.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tutti::python {
 
 namespace {
 
-// The values must equal those in _communicator.py.
-enum Kind {
-  kAllreduce,
-  kSparseAllreduce,
-  kAllgather,
-  kBroadcast,
-  kReduce,
-  kGather,
-  kScatter,
-  kReduceScatter,
-  kAlltoall,
-  kSend,
-  kRecv,
-  kBarrier,
-  kJoin,
-  kRecvAny
-};
+constexpr bool reduces(int kind) {
+  return kind == TUTTI_ALLREDUCE || kind == TUTTI_REDUCE || kind == TUTTI_REDUCE_SCATTER ||
+         kind == TUTTI_SPARSE_ALLREDUCE;
+}
 
-/// The arguments of a call, once its arrays are read.
+/// A call whose fields point into this object.
 struct Call {
-  tutti_comm_t comm = nullptr;
-  int kind = 0, peer = 0;
-  const char* name = nullptr;
-  tutti_name_t declared = nullptr;
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  /// Sets the tensors, each of which may be null, and the options.
+  void take(const tutti_tensor_t* first, const tutti_tensor_t* second) {
+    const bool is_sparse = fields.kind == TUTTI_SPARSE_ALLREDUCE;
+    (fields.kind == TUTTI_RECV ? fields.output : fields.input) = first;
+    if (second != nullptr) (is_sparse ? fields.values : fields.output) = second;
+    if (reduces(fields.kind)) fields.options = &options;
+  }
+  /// Reads one number per rank, or None. Otherwise sets a Python exception and returns false.
+  bool read_rows(PyObject* given, tutti_comm_t comm, const std::string& quoted) {
+    if (given == Py_None) return true;
+    if (!read_numbers(given, "the rows", rows)) return false;
+    if (static_cast<int>(rows.size()) != tutti_size(comm)) {
+      refuse(quoted + std::to_string(rows.size()) + " row counts were given for " +
+             std::to_string(tutti_size(comm)) + " ranks");
+      return false;
+    }
+    fields.rows = rows.data();
+    return true;
+  }
+
+  tutti_call_t fields = TUTTI_CALL(0);
   tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
-  const tutti_tensor_t *input = nullptr, *second = nullptr;
-  const int64_t* rows = nullptr;
+  std::vector<int64_t> rows;
 };
-
-/// Starts an operation by a handle of declare(), with results in the caller's memory.
-int begin_declared(const Call& call, tutti_work_t* work) {
-  const auto [comm, kind, peer, name, declared, options, input, second, rows] = call;
-  switch (kind) {
-    case kAllreduce:
-      return tutti_allreduce_declared(comm, declared, input, &options, work);
-    case kAllgather:
-      return tutti_allgather_declared(comm, declared, input, second, work);
-    case kBroadcast:
-      return tutti_broadcast_declared(comm, declared, input, peer, work);
-    case kReduce:
-      return tutti_reduce_declared(comm, declared, input, second ? second : input, peer, options.op,
-                                   work);
-    case kGather:
-      return tutti_gather_declared(comm, declared, input, second, peer, work);
-    case kScatter:
-      return tutti_scatter_declared(comm, declared, input, second, peer, rows, work);
-    case kReduceScatter:
-      return tutti_reduce_scatter_declared(comm, declared, input, second, &options, rows, work);
-    case kAlltoall:
-      return tutti_alltoall_declared(comm, declared, input, second, rows, work);
-    case kSend:
-      return tutti_send_declared(comm, declared, input, peer, work);
-    case kRecv:
-      return tutti_recv_declared(comm, declared, input, peer, work);
-    default:
-      return tutti_barrier_declared(comm, declared, work);
-  }
-}
-
-int begin(const Call& call, tutti_work_t* work) {
-  const auto [comm, kind, peer, name, declared, options, input, second, rows] = call;
-  const int op = options.op;
-  if (declared != nullptr) return begin_declared(call, work);
-  switch (kind) {
-    case kAllreduce:
-      return tutti_allreduce_with(comm, name, input, second ? second : input, &options, work);
-    case kSparseAllreduce:
-      return tutti_sparse_allreduce(comm, name, input, second, op, work);
-    case kAllgather:
-      return second != nullptr ? tutti_allgather_into(comm, name, input, second, work)
-                               : tutti_allgather(comm, name, input, work);
-    case kBroadcast:
-      return second != nullptr ? tutti_broadcast_with(comm, name, input, second, peer, work)
-                               : tutti_broadcast(comm, name, input, peer, work);
-    case kReduce:
-      return tutti_reduce(comm, name, input, second ? second : input, peer, op, work);
-    case kGather:
-      return second != nullptr ? tutti_gather_into(comm, name, input, second, peer, work)
-                               : tutti_gather(comm, name, input, peer, work);
-    case kScatter:
-      return second != nullptr ? tutti_scatter_into(comm, name, input, second, peer, rows, work)
-                               : tutti_scatter(comm, name, input, peer, rows, work);
-    case kReduceScatter:
-      return second != nullptr
-                 ? tutti_reduce_scatter_into(comm, name, input, second, &options, rows, work)
-                 : tutti_reduce_scatter(comm, name, input, &options, rows, work);
-    case kAlltoall:
-      return second != nullptr ? tutti_alltoall_into(comm, name, input, second, rows, work)
-                               : tutti_alltoall(comm, name, input, rows, work);
-    case kSend:
-      return tutti_send(comm, name, input, peer, work);
-    case kRecv:
-      return tutti_recv(comm, name, input, peer, work);
-    case kRecvAny:
-      return tutti_recv_any(comm, name, input, work);
-    case kBarrier:
-      return tutti_barrier(comm, name, work);
-    default:
-      return tutti_join(comm, work);
-  }
-}
 
 /// Starts an operation. With host memory this only submits it. With a device's memory it may take
 /// long, so it releases the GIL.
@@ -128,18 +63,20 @@ int begin_with(const std::vector<Given>& given, Begin&& begins) {
 /// or writes into `second`.
 void choose_result(int kind, bool is_root, PyObject* first, PyObject* second, WorkBody& body,
                    bool& writes_first) {
-  const bool has_second = second != Py_None && kind != kSparseAllreduce;
+  const bool has_second = second != Py_None && kind != TUTTI_SPARSE_ALLREDUCE;
   writes_first =
-      kind == kRecv || kind == kRecvAny ||
-      ((kind == kAllreduce || kind == kBroadcast || (kind == kReduce && is_root)) && !has_second);
-  if (kind == kBarrier || kind == kSend || ((kind == kReduce || kind == kGather) && !is_root))
+      kind == TUTTI_RECV ||
+      ((kind == TUTTI_ALLREDUCE || kind == TUTTI_BROADCAST || (kind == TUTTI_REDUCE && is_root)) &&
+       !has_second);
+  if (kind == TUTTI_BARRIER || kind == TUTTI_SEND ||
+      ((kind == TUTTI_REDUCE || kind == TUTTI_GATHER) && !is_root))
     return;
-  if (kind == kJoin) {
+  if (kind == TUTTI_JOIN) {
     body.result = Result::number;
   } else if (writes_first || has_second) {
     body.result = Result::object;
     body.object = Reference::to(has_second ? second : first);
-  } else if (kind == kSparseAllreduce) {
+  } else if (kind == TUTTI_SPARSE_ALLREDUCE) {
     body.result = Result::outputs;
     body.output_count = 2;
   } else {
@@ -166,74 +103,68 @@ tutti_tensor_t with_rows_of(const tutti_tensor_t& output, const tutti_tensor_t& 
 
 PyObject* start_operation(PyObject* self, PyObject* arguments) {
   Call call;
+  auto& fields = call.fields;
+  auto& options = call.options;
   PyObject *name = nullptr, *first = nullptr, *second = nullptr, *rows = nullptr;
-  if (!PyArg_ParseTuple(arguments, "iOOOO&iddiO&O:start", &call.kind, &name, &first, &second,
-                        as_rank, &call.peer, &call.options.op, &call.options.prescale,
-                        &call.options.postscale, &call.options.wire, as_priority,
-                        &call.options.priority, &rows))
+  if (!PyArg_ParseTuple(arguments, "iOOOO&iddiO&O:start", &fields.kind, &name, &first, &second,
+                        as_rank, &fields.root, &options.op, &options.prescale, &options.postscale,
+                        &options.wire, as_priority, &options.priority, &rows))
     return nullptr;
+  const int kind = fields.kind;
   auto body = std::make_unique<WorkBody>();
   body->comm = shared_of(self);
-  call.comm = body->comm->comm;
+  const auto comm = body->comm->comm;
   if (Py_TYPE(name) == declared_type) {
     const auto* declared = reinterpret_cast<DeclaredObject*>(name);
     body->name = *declared->name;
-    const bool is_in_place = call.kind == kAllreduce || call.kind == kBroadcast;
-    const bool needs_output = call.kind == kAllgather || call.kind == kScatter ||
-                              call.kind == kReduceScatter || call.kind == kAlltoall;
+    const bool is_in_place = kind == TUTTI_ALLREDUCE || kind == TUTTI_BROADCAST;
+    const bool needs_output = kind == TUTTI_ALLGATHER || kind == TUTTI_SCATTER ||
+                              kind == TUTTI_REDUCE_SCATTER || kind == TUTTI_ALLTOALL;
     if ((is_in_place && second != Py_None) || (needs_output && second == Py_None) ||
-        call.kind == kSparseAllreduce || call.kind == kRecvAny || call.kind == kJoin)
+        kind == TUTTI_SPARSE_ALLREDUCE || kind == TUTTI_JOIN ||
+        (kind == TUTTI_RECV && fields.root == TUTTI_ANY_RANK))
       return refuse("\"" + body->name +
                     "\": a declared name is for allreduce and broadcast in place, and for the "
                     "other kinds with an output");
     if (*declared->shared != body->comm)
       return refuse("\"" + body->name + "\" was declared for another Communicator");
-    call.declared = declared->handle;
+    fields.handle = declared->handle;
   } else {
     if (PyUnicode_Check(name) == 0) return refuse("an operation's name must be a str");
     body->name = text_of(name);
     if (PyErr_Occurred() != nullptr) return nullptr;
     if (body->name.find('\0') != std::string::npos)
       return refuse("an operation's name must not hold a zero byte");
+    if (kind != TUTTI_JOIN) fields.name = body->name.c_str();
   }
-  call.name = body->name.c_str();
-  const bool is_root = call.peer == tutti_rank(call.comm);
+  const bool is_root = fields.root == tutti_rank(comm);
   bool writes_first = false;
-  choose_result(call.kind, is_root, first, second, *body, writes_first);
+  choose_result(kind, is_root, first, second, *body, writes_first);
   const std::string quoted = "\"" + body->name + "\": ";
-  if (call.kind == kScatter && !is_root) first = Py_None;
-  if ((call.kind == kReduce || call.kind == kGather) && !is_root) second = Py_None;
+  if (kind == TUTTI_SCATTER && !is_root) first = Py_None;
+  if ((kind == TUTTI_REDUCE || kind == TUTTI_GATHER) && !is_root) second = Py_None;
   // Pointers to the tensors are taken only after both have been added.
   const bool has_first = first != Py_None, has_second = second != Py_None;
-  if (!has_first && call.kind != kBarrier && call.kind != kJoin && call.kind != kScatter)
+  if (!has_first && kind != TUTTI_BARRIER && kind != TUTTI_JOIN && kind != TUTTI_SCATTER)
     return refuse(quoted + "there is no array (None was given)");
   if (has_first && !body->given.emplace_back().read(first, writes_first, quoted + "the array"))
     return nullptr;
-  if (has_second && !body->given.emplace_back().read(second, call.kind != kSparseAllreduce,
+  if (has_second && !body->given.emplace_back().read(second, kind != TUTTI_SPARSE_ALLREDUCE,
                                                      quoted + "the output"))
     return nullptr;
-  if (has_first) call.input = &body->given[0].tensor;
-  if (has_second) call.second = &body->given.back().tensor;
-  const bool is_into = has_second && call.kind >= kGather && call.kind <= kAlltoall;
+  const auto* input = has_first ? &body->given[0].tensor : nullptr;
+  const auto* output = has_second ? &body->given.back().tensor : nullptr;
   tutti_tensor_t shaped;
-  if (is_into && has_first) {
-    shaped = with_rows_of(*call.second, *call.input);
-    call.second = &shaped;
+  if (has_first && has_second && kind >= TUTTI_GATHER && kind <= TUTTI_ALLTOALL) {
+    shaped = with_rows_of(*output, *input);
+    output = &shaped;
   }
-  std::vector<int64_t> numbers;
-  if (rows != Py_None) {
-    if (!read_numbers(rows, "the rows", numbers)) return nullptr;
-    if (static_cast<int>(numbers.size()) != tutti_size(call.comm))
-      return refuse(quoted + std::to_string(numbers.size()) + " row counts were given for " +
-                    std::to_string(tutti_size(call.comm)) + " ranks");
-    call.rows = numbers.data();
-  }
+  call.take(input, output);
+  if (!call.read_rows(rows, comm, quoted)) return nullptr;
   tutti_work_t work = nullptr;
-  const int status = begin_with(body->given, [&] { return begin(call, &work); });
+  const int status = begin_with(body->given, [&] { return tutti_start(comm, &fields, &work); });
   return check(status) ? make_work(work, std::move(body)) : nullptr;
 }
-
-enum Group { kGroupAllreduce, kGroupAllgather, kGroupReduceScatter };
 
 PyObject* start_group(PyObject* self, PyObject* arguments) {
   int kind = 0;
@@ -249,151 +180,123 @@ PyObject* start_group(PyObject* self, PyObject* arguments) {
   auto body = std::make_unique<WorkBody>();
   body->comm = shared_of(self);
   body->name = group;
-  std::vector<const char*> pointers;
-  std::vector<tutti_tensor_t> tensors, targets;
-  const bool has_outputs = outputs != Py_None;
+  const bool has_outputs = outputs != Py_None, is_allreduce = kind == TUTTI_ALLREDUCE;
   if (has_outputs &&
       (PyList_Check(outputs) == 0 || PyList_Size(outputs) != static_cast<Py_ssize_t>(texts.size())))
     return refuse(std::string("group \"") + group + "\": give a list of one output for each array");
   body->given.resize(texts.size() * (has_outputs ? 2 : 1));
+  std::vector<tutti_tensor_t> targets(has_outputs ? texts.size() : 0);
+  std::vector<tutti_call_t> calls;
   for (size_t i = 0; i < texts.size(); ++i) {
     PyObject* array = PyList_GetItem(arrays, static_cast<Py_ssize_t>(i));
-    if (array == nullptr || !body->given[i].read(array, kind == kGroupAllreduce && !has_outputs,
-                                                 "\"" + texts[i] + "\": the array"))
+    auto& given = body->given[i];
+    if (array == nullptr ||
+        !given.read(array, is_allreduce && !has_outputs, "\"" + texts[i] + "\": the array"))
       return nullptr;
-    pointers.push_back(texts[i].c_str());
-    tensors.push_back(body->given[i].tensor);
+    tutti_call_t call = TUTTI_CALL(kind);
+    call.name = texts[i].c_str();
+    call.input = &given.tensor;
+    if (reduces(kind)) call.options = &options;
+    calls.push_back(call);
     if (!has_outputs) continue;
     auto& target = body->given[texts.size() + i];
     if (!target.read(PyList_GetItem(outputs, static_cast<Py_ssize_t>(i)), true,
                      "\"" + texts[i] + "\": the output"))
       return nullptr;
-    targets.push_back(kind == kGroupAllreduce ? target.tensor
-                                              : with_rows_of(target.tensor, tensors.back()));
+    targets[i] = is_allreduce ? target.tensor : with_rows_of(target.tensor, given.tensor);
+    calls.back().output = &targets[i];
   }
-  const bool is_object = has_outputs || kind == kGroupAllreduce;
+  const bool is_object = has_outputs || is_allreduce;
   body->result = is_object ? Result::object : Result::outputs;
   body->output_count = texts.size();
   if (is_object) body->object = Reference::to(has_outputs ? outputs : arrays);
   const auto comm = body->comm->comm;
   tutti_work_t work = nullptr;
-  const auto begin_into = [&] {
-    const size_t count = tensors.size();
-    if (kind == kGroupAllreduce)
-      return tutti_grouped_allreduce_with(comm, group, pointers.data(), tensors.data(),
-                                          targets.data(), count, &options, &work);
-    if (kind == kGroupAllgather)
-      return tutti_grouped_allgather_into(comm, group, pointers.data(), tensors.data(),
-                                          targets.data(), count, &work);
-    return tutti_grouped_reduce_scatter_into(comm, group, pointers.data(), tensors.data(),
-                                             targets.data(), count, &options, &work);
-  };
   const int status = begin_with(body->given, [&] {
-    if (has_outputs) return begin_into();
-    if (kind == kGroupAllreduce)
-      return tutti_grouped_allreduce(comm, group, pointers.data(), tensors.data(), tensors.size(),
-                                     &options, &work);
-    if (kind == kGroupAllgather)
-      return tutti_grouped_allgather(comm, group, pointers.data(), tensors.data(), tensors.size(),
-                                     &work);
-    return tutti_grouped_reduce_scatter(comm, group, pointers.data(), tensors.data(),
-                                        tensors.size(), &options, &work);
+    return tutti_start_group(comm, group, calls.data(), calls.size(), &work);
   });
   return check(status) ? make_work(work, std::move(body)) : nullptr;
 }
 
 // --- blocking ------------------------------------------------------------------------------------
 
-namespace {
-
-int block(const Call& call) {
-  const auto [comm, kind, peer, name, declared, options, input, second, rows] = call;
-  switch (kind) {
-    case kAllreduce:
-      return second != nullptr
-                 ? tutti_allreduce_blocking_with(comm, name, input, second, options.op)
-                 : tutti_allreduce_blocking(comm, name, input, options.op);
-    case kBroadcast:
-      return tutti_broadcast_blocking(comm, name, input, peer);
-    case kReduce:
-      return tutti_reduce_blocking(comm, name, input, second ? second : input, peer, options.op);
-    case kAllgather:
-      return tutti_allgather_blocking(comm, name, input, second, rows);
-    case kGather:
-      return tutti_gather_blocking(comm, name, input, second, peer, rows);
-    case kScatter:
-      return tutti_scatter_blocking(comm, name, input, second, peer, rows);
-    case kReduceScatter:
-      return tutti_reduce_scatter_blocking(comm, name, input, second, options.op, rows);
-    case kSend:
-      return tutti_send_blocking(comm, name, input, peer);
-    case kRecv:
-      return tutti_recv_blocking(comm, name, input, peer);
-    default:
-      return tutti_alltoall_blocking(comm, name, input, second);
-  }
-}
-
-}  // namespace
-
 PyObject* run_blocking(PyObject* self, PyObject* arguments) {
   Call call;
+  auto& fields = call.fields;
   PyObject *first = nullptr, *second = nullptr, *rows = nullptr;
-  if (!PyArg_ParseTuple(arguments, "isOOO&iO:blocking", &call.kind, &call.name, &first, &second,
-                        as_rank, &call.peer, &call.options.op, &rows))
+  if (!PyArg_ParseTuple(arguments, "isOOO&iO:blocking", &fields.kind, &fields.name, &first, &second,
+                        as_rank, &fields.root, &call.options.op, &rows))
     return nullptr;
+  const int kind = fields.kind;
   const auto shared = shared_of(self);
-  call.comm = shared->comm;
-  const bool is_root = call.peer == tutti_rank(call.comm);
+  const bool is_root = fields.root == tutti_rank(shared->comm);
   WorkBody said;
   bool writes_first = false;
-  choose_result(call.kind, is_root, first, second, said, writes_first);
-  const std::string quoted = std::string("\"") + call.name + "\": ";
-  if (call.kind == kScatter && !is_root) first = Py_None;
-  if ((call.kind == kReduce || call.kind == kGather) && !is_root) second = Py_None;
+  choose_result(kind, is_root, first, second, said, writes_first);
+  const std::string quoted = std::string("\"") + fields.name + "\": ";
+  if (kind == TUTTI_SCATTER && !is_root) first = Py_None;
+  if ((kind == TUTTI_REDUCE || kind == TUTTI_GATHER) && !is_root) second = Py_None;
   Given input, output;
-  if (first == Py_None && call.kind != kScatter)
+  const bool has_first = first != Py_None, has_second = second != Py_None;
+  if (!has_first && kind != TUTTI_SCATTER)
     return refuse(quoted + "there is no array (None was given)");
-  if (first != Py_None && !input.read(first, writes_first, quoted + "the array")) return nullptr;
-  if (second != Py_None && !output.read(second, true, quoted + "the output")) return nullptr;
-  if (first != Py_None) call.input = &input.tensor;
-  if (second != Py_None) call.second = &output.tensor;
-  const bool has_rows = call.kind == kAllgather || (call.kind >= kGather && call.kind <= kAlltoall);
-  if (has_rows && first != Py_None && second != Py_None)
+  if (has_first && !input.read(first, writes_first, quoted + "the array")) return nullptr;
+  if (has_second && !output.read(second, true, quoted + "the output")) return nullptr;
+  const bool has_rows = kind == TUTTI_ALLGATHER || (kind >= TUTTI_GATHER && kind <= TUTTI_ALLTOALL);
+  if (has_rows && has_first && has_second)
     output.tensor = with_rows_of(output.tensor, input.tensor);
-  std::vector<int64_t> numbers;
-  if (rows != Py_None) {
-    if (!read_numbers(rows, "the rows", numbers)) return nullptr;
-    if (static_cast<int>(numbers.size()) != tutti_size(call.comm))
-      return refuse(quoted + std::to_string(numbers.size()) + " row counts were given for " +
-                    std::to_string(tutti_size(call.comm)) + " ranks");
-    call.rows = numbers.data();
-  }
+  call.take(has_first ? &input.tensor : nullptr, has_second ? &output.tensor : nullptr);
+  if (!call.read_rows(rows, shared->comm, quoted)) return nullptr;
   int status = TUTTI_OK;
   Py_BEGIN_ALLOW_THREADS;
-  status = block(call);
+  status = tutti_run(shared->comm, &fields);
   Py_END_ALLOW_THREADS;
   return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
 }
 
 PyObject* run_sendrecv(PyObject* self, PyObject* arguments) {
-  const char *send_name = nullptr, *recv_name = nullptr;
+  tutti_call_t send = TUTTI_CALL(TUTTI_SEND), recv = TUTTI_CALL(TUTTI_RECV);
   PyObject *first = nullptr, *second = nullptr;
-  int to = 0, from = 0;
-  if (!PyArg_ParseTuple(arguments, "sOO&sOO&:sendrecv_blocking", &send_name, &first, as_rank, &to,
-                        &recv_name, &second, as_rank, &from))
+  if (!PyArg_ParseTuple(arguments, "sOO&sOO&:sendrecv_blocking", &send.name, &first, as_rank,
+                        &send.root, &recv.name, &second, as_rank, &recv.root))
     return nullptr;
   const auto shared = shared_of(self);
   Given input, output;
   const auto quoted = [](const char* name) { return std::string("\"") + name + "\": the array"; };
-  if (!input.read(first, false, quoted(send_name)) || !output.read(second, true, quoted(recv_name)))
+  if (!input.read(first, false, quoted(send.name)) || !output.read(second, true, quoted(recv.name)))
     return nullptr;
+  send.input = &input.tensor;
+  recv.output = &output.tensor;
   int status = TUTTI_OK;
   Py_BEGIN_ALLOW_THREADS;
-  status = tutti_sendrecv_blocking(shared->comm, send_name, &input.tensor, to, recv_name,
-                                   &output.tensor, from);
+  status = tutti_sendrecv(shared->comm, &send, &recv);
   Py_END_ALLOW_THREADS;
   return check(status) && PyErr_CheckSignals() == 0 ? Py_NewRef(Py_None) : nullptr;
+}
+
+// --- numbers -------------------------------------------------------------------------------------
+
+bool add_kinds(PyObject* module) {
+  constexpr struct {
+    const char* name;
+    int kind;
+  } kKinds[] = {{"ALLREDUCE", TUTTI_ALLREDUCE},
+                {"ALLGATHER", TUTTI_ALLGATHER},
+                {"BROADCAST", TUTTI_BROADCAST},
+                {"REDUCE", TUTTI_REDUCE},
+                {"GATHER", TUTTI_GATHER},
+                {"SCATTER", TUTTI_SCATTER},
+                {"REDUCE_SCATTER", TUTTI_REDUCE_SCATTER},
+                {"ALLTOALL", TUTTI_ALLTOALL},
+                {"SEND", TUTTI_SEND},
+                {"RECV", TUTTI_RECV},
+                {"BARRIER", TUTTI_BARRIER},
+                {"JOIN", TUTTI_JOIN},
+                {"SPARSE_ALLREDUCE", TUTTI_SPARSE_ALLREDUCE},
+                {"ANY_RANK", TUTTI_ANY_RANK}};
+  return std::all_of(std::begin(kKinds), std::end(kKinds), [&](const auto& one) {
+    return PyModule_AddIntConstant(module, one.name, one.kind) == 0;
+  });
 }
 
 }  // namespace tutti::python

@@ -136,7 +136,7 @@ PyObject* make_program_store(PyTypeObject* type, PyObject* arguments, PyObject*)
 PyObject* make_memory_store(PyTypeObject* type, PyObject* arguments, PyObject*) {
   if (!PyArg_ParseTuple(arguments, ":MemoryStore")) return nullptr;
   tutti_store_t store = nullptr;
-  return check(tutti_store_create_memory(&store)) ? make_store(type, store) : nullptr;
+  return check(tutti_store_create(nullptr, &store)) ? make_store(type, store) : nullptr;
 }
 
 void dealloc(PyObject* self) {

@@ -10,11 +10,6 @@ from ._store import Store
 _OPS = {"sum": 0, "average": 1, "min": 2, "max": 3, "product": 4, "band": 5, "bor": 6, "bxor": 7}
 _WIRES = {None: -1, "f16": 2, "bf16": 3}
 
-# The values must equal those in native/operations.cc.
-_ALLREDUCE, _SPARSE, _ALLGATHER, _BROADCAST, _REDUCE, _GATHER, _SCATTER = range(7)
-_REDUCE_SCATTER, _ALLTOALL, _SEND, _RECV, _BARRIER, _JOIN, _RECV_ANY = range(7, 14)
-_GROUP_ALLREDUCE, _GROUP_ALLGATHER, _GROUP_REDUCE_SCATTER = range(3)
-
 
 def _chosen(table, what, word):
     try:
@@ -160,7 +155,7 @@ class Communicator:
         priority=0,
     ):
         return self._native.start(
-            _ALLREDUCE,
+            _native.ALLREDUCE,
             name,
             tensor,
             output,
@@ -194,35 +189,35 @@ class Communicator:
         priority=0,
     ):
         return self._start_group(
-            _GROUP_ALLREDUCE, group, tensors, outputs, op, prescale, postscale, wire, priority
+            _native.ALLREDUCE, group, tensors, outputs, op, prescale, postscale, wire, priority
         )
 
     def sparse_allreduce(self, name, indices, values, op="average"):
-        return self._start(_SPARSE, name, indices, values, op=_op(op))
+        return self._start(_native.SPARSE_ALLREDUCE, name, indices, values, op=_op(op))
 
     def allgather(self, name, tensor, *, output=None):
-        return self._start(_ALLGATHER, name, tensor, output)
+        return self._start(_native.ALLGATHER, name, tensor, output)
 
     def grouped_allgather(self, group, tensors, *, outputs=None):
         return self._start_group(
-            _GROUP_ALLGATHER, group, tensors, outputs, "sum", 1.0, 1.0, None, 0
+            _native.ALLGATHER, group, tensors, outputs, "sum", 1.0, 1.0, None, 0
         )
 
     def broadcast(self, name, tensor, root=0, *, output=None):
         if output is not None and self.rank != root and isinstance(name, str):
             tensor, output = output, None
-        return self._start(_BROADCAST, name, tensor, output, peer=root)
+        return self._start(_native.BROADCAST, name, tensor, output, peer=root)
 
     def reduce(self, name, tensor, root=0, op="sum", *, output=None):
-        return self._start(_REDUCE, name, tensor, output, root, _op(op))
+        return self._start(_native.REDUCE, name, tensor, output, root, _op(op))
 
     def gather(self, name, tensor, root=0, *, output=None):
-        return self._start(_GATHER, name, tensor, output, root)
+        return self._start(_native.GATHER, name, tensor, output, root)
 
     def scatter(self, name, tensor, root=0, rows=None, *, output=None):
         if tensor is None and self.rank == root:
             raise refused(f'"{name}": rank {root} is the root of a scatter and has no array')
-        return self._start(_SCATTER, name, tensor, output, root, rows=rows)
+        return self._start(_native.SCATTER, name, tensor, output, root, rows=rows)
 
     def reduce_scatter(
         self,
@@ -238,7 +233,7 @@ class Communicator:
         priority=0,
     ):
         return self._native.start(
-            _REDUCE_SCATTER,
+            _native.REDUCE_SCATTER,
             name,
             tensor,
             output,
@@ -264,26 +259,31 @@ class Communicator:
         priority=0,
     ):
         return self._start_group(
-            _GROUP_REDUCE_SCATTER, group, tensors, outputs, op, prescale, postscale, wire, priority
+            _native.REDUCE_SCATTER, group, tensors, outputs, op, prescale, postscale, wire, priority
         )
 
     def alltoall(self, name, tensor, splits=None, *, output=None):
-        return self._start(_ALLTOALL, name, tensor, output, rows=splits)
+        return self._start(_native.ALLTOALL, name, tensor, output, rows=splits)
 
     def send(self, name, tensor, to):
-        return self._start(_SEND, name, tensor, peer=to)
+        return self._start(_native.SEND, name, tensor, peer=to)
 
     def recv(self, name, tensor, source):
-        return self._start(_RECV, name, tensor, peer=source)
+        if source == _native.ANY_RANK:
+            raise refused(
+                f'"{getattr(name, "name", name)}": rank {source} of {self.size} does not exist; '
+                f"ranks are 0 to {self.size - 1}"
+            )
+        return self._start(_native.RECV, name, tensor, peer=source)
 
     def recv_any(self, name, tensor):
-        return self._start(_RECV_ANY, name, tensor, peer=-1)
+        return self._start(_native.RECV, name, tensor, peer=_native.ANY_RANK)
 
     def barrier(self, name="barrier"):
-        return self._start(_BARRIER, name, None)
+        return self._start(_native.BARRIER, name, None)
 
     def join(self):
-        return self._start(_JOIN, "join", None)
+        return self._start(_native.JOIN, "join", None)
 
     def declare(self, name, like):
         return self._native.declare(name, like)
@@ -294,37 +294,37 @@ class Communicator:
         self._native.blocking(kind, name, first, second, peer, op, rows)
 
     def allreduce_blocking(self, name, tensor, op="average", *, output=None):
-        self._block(_ALLREDUCE, name, tensor, output, op=_op(op))
+        self._block(_native.ALLREDUCE, name, tensor, output, op=_op(op))
 
     def allreduce_value(self, name, value, op="average"):
         return self._native.allreduce_value(name, value, _op(op))
 
     def broadcast_blocking(self, name, tensor, root=0):
-        self._block(_BROADCAST, name, tensor, peer=root)
+        self._block(_native.BROADCAST, name, tensor, peer=root)
 
     def reduce_blocking(self, name, tensor, root=0, op="sum", *, output=None):
-        self._block(_REDUCE, name, tensor, output, root, _op(op))
+        self._block(_native.REDUCE, name, tensor, output, root, _op(op))
 
     def allgather_blocking(self, name, tensor, output, rows=None):
-        self._block(_ALLGATHER, name, tensor, output, rows=rows)
+        self._block(_native.ALLGATHER, name, tensor, output, rows=rows)
 
     def gather_blocking(self, name, tensor, output, root=0, rows=None):
-        self._block(_GATHER, name, tensor, output, root, rows=rows)
+        self._block(_native.GATHER, name, tensor, output, root, rows=rows)
 
     def scatter_blocking(self, name, tensor, output, root=0, rows=None):
-        self._block(_SCATTER, name, tensor, output, root, rows=rows)
+        self._block(_native.SCATTER, name, tensor, output, root, rows=rows)
 
     def reduce_scatter_blocking(self, name, tensor, output, op="average", rows=None):
-        self._block(_REDUCE_SCATTER, name, tensor, output, op=_op(op), rows=rows)
+        self._block(_native.REDUCE_SCATTER, name, tensor, output, op=_op(op), rows=rows)
 
     def alltoall_blocking(self, name, tensor, output):
-        self._block(_ALLTOALL, name, tensor, output)
+        self._block(_native.ALLTOALL, name, tensor, output)
 
     def send_blocking(self, name, tensor, to):
-        self._block(_SEND, name, tensor, peer=to)
+        self._block(_native.SEND, name, tensor, peer=to)
 
     def recv_blocking(self, name, tensor, source):
-        self._block(_RECV, name, tensor, peer=source)
+        self._block(_native.RECV, name, tensor, peer=source)
 
     def sendrecv_blocking(self, send_name, tensor, to, recv_name, output, source):
         self._native.sendrecv_blocking(send_name, tensor, to, recv_name, output, source)
