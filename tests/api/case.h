@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti::test {
@@ -60,8 +61,6 @@ void use_fake_device();
 
 // --- errors -------------------------------------------------------------------------------------
 
-/// What `body` throws; a failure if it throws nothing.
-Error error_of(const std::function<void()>& body);
 /// Every rank gets this mismatch, with this line; the library then goes on working.
 void expect_mismatch(Communicator& comm, const std::string& line,
                      const std::function<void()>& body);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/tensor/host_copy.h"
@@ -174,13 +175,12 @@ TEST(FakeDevice, MemoryIsFreshGarbageAndTooMuchIsAnError) {
   EXPECT_EQ(bytes[0], 0xa5);
   EXPECT_EQ(bytes[99], 0xa5);
   device.free(bytes, kFake);
-  try {
-    device.allocate(~size_t{0}, {DeviceKind::fake, 1});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
-    EXPECT_STREQ(error.what(), "cannot allocate 18446744073709551615 bytes on fake:1");
-  }
+  EXPECT_STREQ(test::expect_error(ErrorCode::out_of_memory, "",
+                                  [&] {
+                                    device.allocate(~size_t{0}, {DeviceKind::fake, 1});
+                                  })
+                   .what(),
+               "cannot allocate 18446744073709551615 bytes on fake:1");
 }
 
 TEST(FakeDevice, AHostFunctionMustNotCallTheRuntime) {

@@ -7,6 +7,7 @@
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/support/forwarding_backend.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/tutti.h"
 
@@ -187,11 +188,7 @@ std::vector<std::string> refusals(int size, const std::function<void(Options&)>&
   run_ranks(size, [&](int rank) {
     auto options = Options::thread_rank(rank, size, store);
     tune(options);
-    try {
-      Communicator::create(options);
-    } catch (const Error& error) {
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
+    heard[static_cast<size_t>(rank)] = error_of([&] { Communicator::create(options); }).what();
   });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   return heard;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/backends/support/tcp_rank_processes.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/network_namespaces.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
@@ -135,13 +136,10 @@ TEST(Hierarchical, ALevelNeedsMessages) {
     Context context;
     context.name = name;
     context.plugins = plugins;
-    try {
-      find_backend("hierarchical").connect(context);
-      ADD_FAILURE() << name;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-      EXPECT_STREQ(error.what(), why);
-    }
+    EXPECT_STREQ(expect_error(ErrorCode::invalid_argument, "",
+                              [&] { find_backend("hierarchical").connect(context); })
+                     .what(),
+                 why);
   }
 }
 

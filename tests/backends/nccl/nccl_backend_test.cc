@@ -7,6 +7,7 @@
 #include "tests/backends/conformance/device_bucket.h"
 #include "tests/backends/conformance/on_device.h"
 #include "tests/backends/fake_nccl/judge.h"
+#include "tests/support/expect_error.h"
 
 namespace tutti::test {
 namespace {
@@ -240,18 +241,12 @@ TEST(Nccl, WhatIsMissingIsOneErrorOnAllRanks) {
        {Row{"/nowhere/libnccl.so.2", 22809, "NCCL cannot be loaded"},
         Row{TUTTI_FAKE_NCCL, 21705, "is NCCL 2.17.5, but backend nccl needs 2.18.0 or later"}}) {
     FakeNccl::begin({.version = version});
-    std::vector<std::string> heard(2);
-    const auto store = make_memory_store();
-    run_ranks(2, [&](int rank) {
-      auto context = thread_context(rank, 2, store);
-      context.settings["TUTTI_BACKEND_LIBRARY"] =
-          rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
-      try {
-        find_backend("nccl").connect(context);
-      } catch (const Error& error) {
-        heard[static_cast<size_t>(rank)] = error.what();
-      }
-    });
+    const auto heard = connect_refusals(
+        find_backend("nccl"), 2, version < 22000 ? ErrorCode::version : ErrorCode::unavailable,
+        [&, &library = library, &version = version](Context& context) {
+          context.settings["TUTTI_BACKEND_LIBRARY"] =
+              context.rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
+        });
     for (const auto& text : heard)
       EXPECT_THAT(text, testing::AllOf(testing::StartsWith("rank "), testing::HasSubstr(says)));
     EXPECT_EQ(heard[0], heard[1]);
@@ -280,29 +275,16 @@ TEST(Nccl, SettingsReachEveryCommunicator) {
   FakeNccl::begin({.version = 21805});
   connect("max_ctas=8");
   EXPECT_THAT(FakeNccl::configs(), testing::Each("max_ctas=8"));
-  try {
-    connect("max_ctas=8,traffic_class=3");
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "rank 0: TUTTI_NCCL_CONFIG: traffic_class needs NCCL 2.25.0, but NCCL 2.18.5 is "
-                 "here; leave it out or install a newer one");
-  }
+  EXPECT_STREQ(error_of([&] { connect("max_ctas=8,traffic_class=3"); }).what(),
+               "rank 0: TUTTI_NCCL_CONFIG: traffic_class needs NCCL 2.25.0, but NCCL 2.18.5 is "
+               "here; leave it out or install a newer one");
 }
 
 TEST(Nccl, TwoRanksOnOneGpuHearWhatToDo) {
   FakeNccl::begin({.refuse_shared_device = true});
-  std::vector<std::string> heard(2);
-  const auto store = make_memory_store();
-  run_ranks(2, [&](int rank) {
-    auto context = thread_context(rank, 2, store);
-    context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
-    try {
-      find_backend("nccl").connect(context);
-    } catch (const Error& error) {
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
-  });
+  const auto heard = connect_refusals(
+      find_backend("nccl"), 2, ErrorCode::invalid_argument,
+      [](Context& context) { context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL; });
   for (const auto& text : heard)
     EXPECT_THAT(text, testing::AllOf(testing::StartsWith("two ranks use one GPU"),
                                      testing::HasSubstr("NCCL_HOSTID"),
@@ -314,13 +296,8 @@ TEST(Nccl, WithoutADeviceThereIsNoBackend) {
   register_device_runtime(DeviceKind::fake, nullptr);
   auto context = thread_context(0, 1, make_memory_store());
   context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
-  try {
-    find_backend("nccl").connect(context);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unavailable);
-    EXPECT_THAT(error.what(), testing::HasSubstr("there is no GPU that NCCL could use"));
-  }
+  expect_error(ErrorCode::unavailable, "there is no GPU that NCCL could use",
+               [&] { find_backend("nccl").connect(context); });
   register_device_runtime(DeviceKind::fake, &device);
 }
 

@@ -9,6 +9,7 @@
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/transport_conformance.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/tutti.h"
 
@@ -37,14 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Example, TransportConformance,
 
 std::string refusal(std::string_view name, ErrorCode code,
                     const std::vector<std::string>& folders = kFolders) {
-  try {
-    find_backend(name, folders);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "found";
+  return test::refusal([&] { find_backend(name, folders); }, code);
 }
 
 TEST(Plugins, AreRefusedInOneLine) {
@@ -126,12 +120,8 @@ TEST(Plugins, ARankWithoutItIsNamedOnAllRanks) {
     auto options = Options::thread_rank(rank, 2, store);
     options.backend = "unix_socket";
     if (rank == 0) options.backend_path = TUTTI_TEST_PLUGINS;
-    try {
-      Communicator::create(options);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unavailable);
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
+    heard[static_cast<size_t>(rank)] =
+        test::refusal([&] { Communicator::create(options); }, ErrorCode::unavailable);
   });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   EXPECT_THAT(heard[0], HasSubstr("rank 1: there is no backend \"unix_socket\""));
@@ -159,11 +149,8 @@ std::vector<std::string> heard_of_failure(const Tune& tune) {
       3,
       [&](Communicator& comm) {
         std::vector<float> values(1000, 1.0f);
-        try {
-          comm.allreduce("values", values).wait(Deadline::after(60));
-        } catch (const Error& error) {
-          heard[static_cast<size_t>(comm.rank())] = error.what();
-        }
+        heard[static_cast<size_t>(comm.rank())] =
+            error_of([&] { comm.allreduce("values", values).wait(Deadline::after(60)); }).what();
       },
       [&](Options& options) {
         options.backend = "fails_first";

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "tests/backends/support/world.h"
-#include "tutti/base/error.h"
+#include "tests/support/expect_error.h"
 
 namespace tutti::test {
 
@@ -106,16 +106,6 @@ class Shm : public testing::Test {
     }
     return state;
   }
-  Error error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return {ErrorCode::internal, ""};
-  }
-
   StoreFolder folder_;
 };
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/backends/support/tcp_raw_socket.h"
+#include "tests/support/forwarding_store.h"
 #include "tutti/backends/backend.h"
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/network/sockets.h"
@@ -213,29 +214,13 @@ TEST(TcpMeetingTest, ARankThatAnnouncesItselfAndStaysSilentIsNamed) {
 }
 
 // Each key comes just after the deadline of the wait for it.
-class LateStore final : public Store {
+class LateStore final : public test::ForwardingStore {
  public:
-  explicit LateStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  void set(const std::string& key, std::string_view value) override { store_->set(key, value); }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return store_->set_once(key, value);
-  }
-  std::optional<std::string> try_get(const std::string& key) override {
-    return store_->try_get(key);
-  }
+  using ForwardingStore::ForwardingStore;
   std::string get(const std::string&, Deadline deadline) override {
     while (!deadline.passed()) Clock::sleep_for(std::chrono::milliseconds(1));
     throw Error(ErrorCode::timeout, "late");
   }
-  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
-  int64_t raise(const std::string& key, int64_t least) override {
-    return store_->raise(key, least);
-  }
-  void erase(const std::string& key) override { store_->erase(key); }
-  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
-
- private:
-  const std::shared_ptr<Store> store_;
 };
 
 TEST(TcpMeetingTest, AnAddressThatComesAtTheDeadlineIsNotMissing) {

@@ -21,7 +21,7 @@
 namespace tutti {
 namespace {
 
-using test::error_of;
+using test::error_at_once;
 using test::kAtOnce;
 using test::quiet;
 using test::run_threads;
@@ -58,7 +58,7 @@ TEST(Destroyed, AWaiterHearsOfItAtOnce) {
       std::vector<std::thread> waiters;
       for (auto& work : works)
         waiters.emplace_back([&] {
-          const auto error = error_of([&] { work.wait(); });
+          const auto error = error_at_once([&] { work.wait(); });
           EXPECT_EQ(error.code(), ErrorCode::closed);
           EXPECT_THAT(error.what(),
                       HasSubstr("rank 0 closed this Communicator while the operation was pending"));
@@ -78,7 +78,8 @@ TEST(Destroyed, ABlockingCallHearsOfItAtOnce) {
       std::atomic<bool> is_there{false};
       std::thread waiter([&, used = comm.get()] {
         is_there = true;
-        const auto error = error_of([&] { used->allreduce_blocking("x", std::span(&value, 1)); });
+        const auto error =
+            error_at_once([&] { used->allreduce_blocking("x", std::span(&value, 1)); });
         EXPECT_EQ(error.code(), ErrorCode::closed);
       });
       while (!is_there) std::this_thread::yield();
@@ -114,12 +115,12 @@ TEST(Destroyed, InsideACallback) {
       is_destroyed = true;
     });
     if (waits) {
-      EXPECT_EQ(error_of([&] { never.wait(); }).code(), ErrorCode::closed);
+      EXPECT_EQ(error_at_once([&] { never.wait(); }).code(), ErrorCode::closed);
     }
     const auto deadline = Deadline::after(kAtOnce);
     while (!is_destroyed && !deadline.passed()) std::this_thread::yield();
     EXPECT_TRUE(is_destroyed);
-    EXPECT_EQ(error_of([&] { never.wait(); }).code(), ErrorCode::closed);
+    EXPECT_EQ(error_at_once([&] { never.wait(); }).code(), ErrorCode::closed);
     peer.join();
     never = Work();
     const auto gone = Deadline::after(30);

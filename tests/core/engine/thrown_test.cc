@@ -16,7 +16,7 @@
 namespace tutti {
 namespace {
 
-using test::error_of;
+using test::error_at_once;
 using test::kAtOnce;
 using test::quiet;
 using test::run_threads;
@@ -70,8 +70,8 @@ void throw_at(const std::string& point, const Thrown& thrown, int thrower, bool 
         EXPECT_THAT(error->what(), HasSubstr(thrown.text));
         EXPECT_THAT(error->what(), HasSubstr(fmt::format("rank {} cannot go on", thrower)));
         EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce);
-        EXPECT_EQ(error_of([&] { comm.allreduce("d", a).wait(); }).code(), thrown.code);
-        EXPECT_EQ(error_of([&] { comm.allreduce_blocking("e", a); }).code(), thrown.code);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce("d", a).wait(); }).code(), thrown.code);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce_blocking("e", a); }).code(), thrown.code);
       },
       [&](Options& options) {
         quiet(options);
@@ -106,7 +106,7 @@ TEST(Thrown, WhileAnswersAreHandledIsNotTheSendersDoing) {
         2,
         [&](Communicator& comm) {
           std::vector<float> values(1000, 1.0f);
-          const auto error = error_of([&] {
+          const auto error = error_at_once([&] {
             for (int step = 0; step < 3; ++step) {
               // Both requests of rank 1 have come when rank 0 asks too, and answers with the plan.
               Work work;
@@ -146,8 +146,10 @@ TEST(Thrown, AgainAndAgain) {
       2,
       [&](Communicator& comm) {
         std::vector<float> a(1000, 1.0f);
-        EXPECT_EQ(error_of([&] { comm.allreduce("a", a).wait(); }).code(), ErrorCode::internal);
-        EXPECT_EQ(error_of([&] { comm.allreduce("a", a).wait(); }).code(), ErrorCode::internal);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce("a", a).wait(); }).code(),
+                  ErrorCode::internal);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce("a", a).wait(); }).code(),
+                  ErrorCode::internal);
       },
       [](Options& options) {
         quiet(options);
@@ -195,7 +197,7 @@ void throw_in_update(const std::string& backend) {
     Update update{comm.rank() == 1};
     GradientArena arena(comm, {{"w", {300'000}}, {"b", {1000}}}, {}, &Update::apply, &update);
     // Where each rank updates all after the reduction, the other one is through with a step.
-    const auto error = error_of([&] {
+    const auto error = error_at_once([&] {
       for (int step = 0; step < 2; ++step) {
         for (const char* name : {"w", "b"}) arena.ready(name);
         arena.wait();

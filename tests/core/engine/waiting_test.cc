@@ -14,6 +14,7 @@
 #include <optional>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
@@ -22,6 +23,7 @@ namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
+using test::error_of;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -42,19 +44,6 @@ class Waiting : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, Waiting, testing::Values("memory", "shm", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
-
-template <class Function>
-Error error_of(Function&& function, double most_seconds) {
-  const auto since = Clock::now();
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), most_seconds);
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {ErrorCode::internal, "nothing"};
-}
 
 // --- TUTTI_OPERATION_TIMEOUT --------------------------------------------------------------------
 

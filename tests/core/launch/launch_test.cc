@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -53,14 +54,7 @@ const Environment kSlurmPmi2 = [] {
 }();
 
 std::string refusal(const Environment& environment) {
-  try {
-    detect_launcher(environment);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos);
-    return error.what();
-  }
-  return "accepted";
+  return test::refusal([&] { detect_launcher(environment); });
 }
 
 Environment without(Environment environment, const std::string& variable) {
