@@ -15,6 +15,7 @@
 #include "tests/support/bulk.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/kernels/convert.h"
 
 namespace tutti {
@@ -340,8 +341,7 @@ TEST(Arena, DestroyedInAStepItWaitsForTheRest) {
     for (const char* name : {"w", "v"})
       std::fill_n((*arena)[name].as<float>(), kElements, static_cast<float>(comm.rank() + 1));
     if (comm.rank() == 1) {
-      const auto deadline = Deadline::after(30);
-      while (!has_begun && !deadline.passed()) std::this_thread::yield();
+      EXPECT_TRUE(test::wait_until([&] { return has_begun.load(); }));
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       for (const char* name : {"w", "v"}) arena->ready(name);
       arena->wait();

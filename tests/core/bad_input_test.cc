@@ -17,6 +17,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/meeting/places.h"
 
@@ -40,9 +41,7 @@ void expect_on_every_rank(int size, ErrorCode code, const std::string& line,
 }
 
 void until(const std::atomic<bool>& flag) {
-  const auto deadline = Deadline::after(30);
-  while (!flag && !deadline.passed()) std::this_thread::yield();
-  EXPECT_TRUE(flag);
+  EXPECT_TRUE(test::wait_until([&] { return flag.load(); }));
 }
 
 // Memory that outlives the call it is given to.
@@ -159,8 +158,7 @@ TEST_F(BadInput, ANameSubmittedTwice) {
                    "done. Wait for the first, or use another name");
       was_refused = true;
     } else {
-      const auto deadline = Deadline::after(30);
-      while (!was_refused && !deadline.passed()) std::this_thread::yield();
+      until(was_refused);
       gate = comm.allreduce("x", values);
     }
     gate.wait();  // the first one is unharmed

@@ -14,6 +14,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/arena.h"
 #include "tutti/kernels/convert.h"
 
@@ -403,9 +404,7 @@ TEST(Idle, NobodyWakes) {
     for (int round = 0; round < 200 && least == 0; ++round) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       const auto work = comm.allreduce("by the background thread", values);
-      const auto deadline = Deadline::after(30);
-      while (!work.done() && !deadline.passed())
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_TRUE(test::wait_until([&] { return work.done(); }));
       least = comm.allreduce_blocking("wakeups", comm.statistics().wakeups, ReduceOp::min);
     }
     EXPECT_GT(least, 0u);

@@ -11,6 +11,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -149,8 +150,7 @@ TEST_F(WrongArguments, TensorsThatOneRankCanSee) {
       has_tried = true;
       joined.wait();
     } else {
-      const auto deadline = Deadline::after(30);
-      while (!has_tried && !deadline.passed()) std::this_thread::yield();
+      EXPECT_TRUE(test::wait_until([&] { return has_tried.load(); }));
       comm.join().wait();
     }
     expect_sums_go_on(comm);

@@ -10,6 +10,7 @@
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/network_namespaces.h"
+#include "tests/support/wait_until.h"
 #include "tutti/backends/gloo/worker.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/core/tutti.h"
@@ -147,9 +148,7 @@ TEST(Gloo, TheWorkerTellsOfACallThatFails) {
   bad.run = [] { throw std::runtime_error("the connection is gone"); };
   worker.post(good);
   worker.post(bad);
-  const auto deadline = Deadline::after(20);
-  while (over < 2 && !deadline.passed()) std::this_thread::yield();
-  ASSERT_EQ(over, 2);
+  ASSERT_TRUE(test::wait_until([&] { return over >= 2; }, 20));
   EXPECT_EQ(good.failure, "");
   EXPECT_EQ(bad.failure, "the connection is gone");
   EXPECT_THAT(heard, testing::ElementsAre("bad"));

@@ -8,6 +8,7 @@
 #include "tests/backends/conformance/on_device.h"
 #include "tests/backends/fake_nccl/judge.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/wait_until.h"
 
 namespace tutti::test {
 namespace {
@@ -146,9 +147,7 @@ TEST(Nccl, AHangEndsWithAbort) {
   for (auto& bucket : buckets) EXPECT_EQ(bucket->state, OperationState::failed);
   buckets.clear();
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
-  const auto patience = Deadline::after(30);
-  while (FakeNccl::living() > 0 && !patience.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(test::wait_until([&] { return FakeNccl::living() <= 0; }));
   EXPECT_EQ(FakeNccl::aborts(), 9);  // two streams a rank, and what they were split off
 }
 
@@ -208,10 +207,9 @@ TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   for (auto& word : words) word = device.take_word();
   std::atomic_ref(*held.gate).store(0);
   user.let_go();
-  const auto patience = Deadline::after(10);
-  while (std::atomic_ref(*held.gate).load(std::memory_order_acquire) == 0 && !patience.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(*held.gate, 1u) << "the device never came to it";
+  EXPECT_TRUE(test::wait_until(
+      [&] { return std::atomic_ref(*held.gate).load(std::memory_order_acquire) != 0; }, 10))
+      << "the device never came to it";
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the word comes after the gate
   for (auto* word : words) EXPECT_EQ(std::atomic_ref(*word).load(std::memory_order_acquire), 0u);
   for (auto* word : words) device.give_back_word(word);

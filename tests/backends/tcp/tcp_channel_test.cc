@@ -16,6 +16,7 @@
 
 #include "tests/backends/support/tcp_raw_socket.h"
 #include "tests/support/forwarding_store.h"
+#include "tests/support/wait_until.h"
 #include "tutti/backends/backend.h"
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/network/sockets.h"
@@ -319,9 +320,7 @@ TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
   });
   // Rank 1 comes when the strangers are at the door.
   const auto outcomes = meeting.run(all(2), [&](Context& context) {
-    const auto deadline = Deadline::after(20);
-    while (context.rank == 1 && !were_there && !deadline.passed())
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(test::wait_until([&] { return context.rank == 0 || were_there; }, 20));
   });
   stranger.join();
   for (const auto& outcome : outcomes) EXPECT_FALSE(outcome.error) << outcome.error->what();

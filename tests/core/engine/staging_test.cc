@@ -14,6 +14,7 @@
 #include "tests/core/engine/late_streams.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tests/tensor/fake_device.h"
 #include "tutti/backends/store.h"
 #include "tutti/core/arena.h"
@@ -128,9 +129,7 @@ TEST(Staging, PiecesOverlap) {
         device.hold(stream);
         auto work = comm.allreduce("gradient", on_stream(gradient, stream),
                                    ReduceOptions{.op = ReduceOp::sum, .postscale = 2});
-        const auto deadline = Deadline::after(30);
-        while (device.copies_of_others() < 1 && !deadline.passed()) std::this_thread::yield();
-        EXPECT_EQ(device.copies_of_others(), 1);
+        EXPECT_TRUE(test::wait_until([&] { return device.copies_of_others() >= 1; }));
         EXPECT_FALSE(work.done());
         device.open();
         work.wait();
@@ -348,10 +347,7 @@ TEST(Staging, AWorkEndsWhateverFailsOnItsWayBack) {
         else
           test::expect_error(ErrorCode::unavailable, "the device refused",
                              [&] { work.wait(Deadline::after(20)); });
-        const auto deadline = Deadline::after(20);
-        while (!called && !deadline.passed())
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        EXPECT_TRUE(called);
+        EXPECT_TRUE(test::wait_until([&] { return called.load(); }, 20));
         device.recover();
         work.wait_on(stream);
         device.synchronize(stream);
@@ -448,10 +444,7 @@ TEST(Staging, WhatIsRefusedIsNotKept) {
   std::atomic_ref(*gate).store(1, std::memory_order_release);
   EXPECT_THROW(work.wait(), Error);
   work = Work();
-  const auto deadline = Deadline::after(60);
-  while (seen.use_count() > 1 && !deadline.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(seen.use_count(), 1) << "the engine lives on";
+  EXPECT_TRUE(test::wait_until([&] { return seen.use_count() <= 1; }, 60)) << "the engine lives on";
   device.synchronize(stream);
   device.give_back_word(gate);
   device.destroy_stream(stream);

@@ -11,6 +11,7 @@
 
 #include "tests/core/engine/at_once.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/arena.h"
 
 namespace tutti {
@@ -167,8 +168,7 @@ TEST(Thrown, InALogSink) {
       2,
       [&](Communicator& comm) {
         std::vector<float> a(100, 1.0f), b(100, 1.0f);
-        const auto deadline = Deadline::after(30);
-        while (comm.rank() == 1 && !attached && !deadline.passed()) std::this_thread::yield();
+        EXPECT_TRUE(test::wait_until([&] { return comm.rank() == 0 || attached; }));
         auto work = comm.allreduce("a", a);
         if (comm.rank() == 0)
           work.then([](std::exception_ptr) { throw std::runtime_error("oops"); });

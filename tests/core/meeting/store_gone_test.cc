@@ -25,6 +25,7 @@
 #include "tests/support/ports.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/seconds_since.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/meeting/served_store.h"
 
@@ -263,9 +264,7 @@ TEST(StoreGone, TheLastCommunicatorHearsOfStrangersThoughAnEarlierOneHasGone) {
   RawConnection stranger(std::stoi(port));
   stranger.send("this is no member of the job");
   stranger.read_to_end();
-  const auto deadline = Deadline::after(20);
-  while (last_lines == 0 && !deadline.passed()) std::this_thread::yield();
-  EXPECT_GT(last_lines, 0);
+  EXPECT_TRUE(test::wait_until([&] { return last_lines != 0; }, 20));
   EXPECT_EQ(first_lines, 0);
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -61,12 +62,7 @@ TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
 // not, the engine would give the plan up after a second. One rank, so that no peer's ping wakes it.
 // A machine that stands still for so long gets another attempt.
 TEST(Communicator, WhatIsNotInThePlanWakesTheEngineAtOnce) {
-  const auto await = [](const auto& is_so) {
-    const auto deadline = Deadline::after(30);
-    while (!is_so() && !deadline.passed())
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    ASSERT_TRUE(is_so());
-  };
+  const auto await = [](const auto& is_so) { ASSERT_TRUE(test::wait_until(is_so)); };
   bool keeps_plan = false;
   for (int attempt = 0; attempt < 5 && !keeps_plan; ++attempt) {
     std::atomic<int> sleeps{0};

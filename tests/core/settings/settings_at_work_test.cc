@@ -16,6 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/wait_until.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/text.h"
 #include "tutti/core/communicator.h"
@@ -300,11 +301,8 @@ TEST(AtWork, TheLogIsAsLoudAsAskedFor) {
     run_threads(
         2,
         [&](Communicator& comm) {
-          if (comm.rank() == 1) {
-            const auto deadline = Deadline::after(level == LogLevel::warning ? 30 : 0.5);
-            while (reports == 0 && !deadline.passed())
-              std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          }
+          if (comm.rank() == 1)
+            wait_until([&] { return reports != 0; }, level == LogLevel::warning ? 30 : 0.5);
           std::vector<float> values(10, 1.0f);
           comm.allreduce("late", values).wait();
         },
