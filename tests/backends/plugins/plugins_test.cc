@@ -11,6 +11,7 @@
 #include "tests/backends/conformance/transport_conformance.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/core/tutti.h"
 
 namespace tutti::test {
@@ -65,17 +66,11 @@ TEST(Plugins, WhatIsNotThereIsNamedWithWhatIs) {
 
 class DamagedPlugin : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string folder = (fs::temp_directory_path() / "tutti-plugins-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
   std::string write(const std::string& bytes) {
-    std::ofstream(folder_ / "libtutti_backend_broken.so", std::ios::binary) << bytes;
-    return refusal("broken", ErrorCode::corrupt_data, {folder_.string()});
+    std::ofstream(folder_.inside("libtutti_backend_broken.so"), std::ios::binary) << bytes;
+    return refusal("broken", ErrorCode::corrupt_data, {folder_.path()});
   }
-  fs::path folder_;
+  const ScratchFolder folder_;
 };
 
 TEST_F(DamagedPlugin, IsAnErrorAndNoCrash) {

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,25 +15,9 @@
 
 #include "tests/backends/support/world.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
 
 namespace tutti::test {
-
-/// A folder for a file store that outlives no test.
-class StoreFolder {
- public:
-  StoreFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti-shm-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~StoreFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// A rank in a process of its own. It ends with the code that `body` returns.
 class RankProcess {
@@ -106,7 +89,7 @@ class Shm : public testing::Test {
     }
     return state;
   }
-  StoreFolder folder_;
+  ScratchFolder folder_;
 };
 
 }  // namespace tutti::test

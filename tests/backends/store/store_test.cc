@@ -5,33 +5,19 @@
 
 #include "tests/backends/conformance/store_conformance.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/backends/store/told_failure.h"
 
 namespace tutti::test {
 namespace {
 
-/// A folder of its own, removed at the end.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti-store-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string inside(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 std::function<std::shared_ptr<Store>()> memory_world() {
   return [store = make_memory_store()] { return store; };
 }
 std::function<std::shared_ptr<Store>()> file_world() {
-  return [folder = std::make_shared<Folder>()] { return make_file_store(folder->inside("store")); };
+  return [folder = std::make_shared<ScratchFolder>()] {
+    return make_file_store(folder->inside("store"));
+  };
 }
 INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance,
                          testing::Values(StoreMaker{"memory", memory_world}));
@@ -54,7 +40,7 @@ TEST(PrefixStore, KeepsToItsKeys) {
 }
 
 TEST(FileStore, MakesAPrivateFolderAndSharesIt) {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto path = folder.inside("not/yet/there");
   make_file_store(path)->set("a", "1");
   struct stat status {};
@@ -64,7 +50,7 @@ TEST(FileStore, MakesAPrivateFolderAndSharesIt) {
 }
 
 TEST(FileStore, SaysWhenItsFolderIsGone) {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto path = folder.inside("store");
   const auto store = make_file_store(path);
   store->set("a", "1");
@@ -100,7 +86,7 @@ TEST(ToldFailure, WhoIsSaidToBeTheCauseNamesTheTeller) {
 }
 
 TEST(FileStore, LeavesNoScraps) {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto path = folder.inside("store");
   const auto store = make_file_store(path);
   for (int i = 0; i < 10; ++i) {
