@@ -179,20 +179,14 @@ TEST_F(BadInput, AGroupWithADuplicateIsRefusedWhole) {
 TEST_F(BadInput, ARankThatDoesNotStart) {
   auto options = Options::thread_rank(1, 3, make_memory_store());
   options.connect_timeout = 0.3;
-  try {
-    Communicator::create(options);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    // As long as it waited, which is longer where the machine is busy.
-    const std::string text = error.what();
-    double seconds = 0;
-    int end = 0;
-    ASSERT_EQ(std::sscanf(text.c_str(), "rank 1 waited %lf%n", &seconds, &end), 1) << text;
-    EXPECT_GE(seconds, 0.3);
-    EXPECT_EQ(text.substr(static_cast<size_t>(end)),
-              " s for ranks 0 2 of 3 to start; did it die, or is TUTTI_CONNECT_TIMEOUT too short?");
-  }
+  const auto text = test::refusal([&] { Communicator::create(options); }, ErrorCode::timeout);
+  // As long as it waited, which is longer where the machine is busy.
+  double seconds = 0;
+  int end = 0;
+  ASSERT_EQ(std::sscanf(text.c_str(), "rank 1 waited %lf%n", &seconds, &end), 1) << text;
+  EXPECT_GE(seconds, 0.3);
+  EXPECT_EQ(text.substr(static_cast<size_t>(end)),
+            " s for ranks 0 2 of 3 to start; did it die, or is TUTTI_CONNECT_TIMEOUT too short?");
 }
 
 TEST_F(BadInput, TwoProcessesOfOneRank) {
@@ -251,21 +245,10 @@ TEST_F(BadInput, AWaitThatEndsWithItsDeadline) {
 }
 
 TEST_F(BadInput, DifferentSettings) {
-  const auto store = make_memory_store();
-  std::vector<std::string> errors(2);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      auto options = Options::thread_rank(rank, 2, store);
-      options.connect_timeout = 2;
-      options.fusion_bytes = rank == 0 ? 1000 : 2000;
-      try {
-        Communicator::create(options);
-      } catch (const Error& error) {
-        errors[static_cast<size_t>(rank)] = error.what();
-      }
-    });
-  for (auto& thread : threads) thread.join();
+  const auto errors = test::create_refusals(2, [](Options& options) {
+    options.connect_timeout = 2;
+    options.fusion_bytes = options.rank == 0 ? 1000 : 2000;
+  });
   for (const auto& error : errors)
     EXPECT_EQ(error,
               "rank 0 has TUTTI_FUSION_BYTES=1000, rank 1 has TUTTI_FUSION_BYTES=2000; all ranks "

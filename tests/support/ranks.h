@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,15 @@ Tune over(std::string backend);
 /// Fails the test unless an allreduce sums 10 ones of every rank: for ranks that have just refused
 /// or given up something and must go on.
 void still_works(Communicator& comm);
+
+/// Calls `body` with each number from `first` to before `end`, in a thread each. What it throws
+/// becomes a test failure that names the rank.
+void on_threads(int first, int end, const std::function<void(int rank)>& body);
+
+/// Returns what each of `size` ranks hears whose create() is refused, which all hear soon; `code`,
+/// if given, is that of the error.
+std::vector<std::string> create_refusals(int size, const Tune& tune,
+                                         std::optional<ErrorCode> code = {});
 
 /// Runs `body` on `size` ranks that are threads of this process, each with a Communicator of its
 /// own over one memory store. What a rank throws becomes a test failure that names the rank; gtest

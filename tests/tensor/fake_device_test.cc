@@ -175,24 +175,16 @@ TEST(FakeDevice, MemoryIsFreshGarbageAndTooMuchIsAnError) {
   EXPECT_EQ(bytes[0], 0xa5);
   EXPECT_EQ(bytes[99], 0xa5);
   device.free(bytes, kFake);
-  EXPECT_STREQ(test::expect_error(ErrorCode::out_of_memory, "",
-                                  [&] {
-                                    device.allocate(~size_t{0}, {DeviceKind::fake, 1});
-                                  })
-                   .what(),
-               "cannot allocate 18446744073709551615 bytes on fake:1");
+  const Device other{DeviceKind::fake, 1};
+  EXPECT_EQ(test::refusal([&] { device.allocate(~size_t{0}, other); }, ErrorCode::out_of_memory),
+            "cannot allocate 18446744073709551615 bytes on fake:1");
 }
 
 TEST(FakeDevice, AHostFunctionMustNotCallTheRuntime) {
   FakeDevice device;
   std::string message;
-  device.host_function({}, [&] {
-    try {
-      device.host_function({}, [] {});
-    } catch (const Error& error) {
-      message = error.what();
-    }
-  });
+  device.host_function(
+      {}, [&] { message = test::error_of([&] { device.host_function({}, [] {}); }).what(); });
   device.synchronize({});
   EXPECT_EQ(message, "a host function called the device runtime");
 }

@@ -10,6 +10,7 @@
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/network_namespaces.h"
+#include "tests/support/ranks.h"
 #include "tests/support/wait_until.h"
 #include "tutti/backends/gloo/worker.h"
 #include "tutti/base/descriptor.h"
@@ -158,20 +159,19 @@ TEST(Gloo, TheWorkerTellsOfACallThatFails) {
 // step in which rank 0's thread finds the fault by itself must be followed by a look at the call:
 // nothing wakes that thread later.
 TEST(Gloo, ABlockingCallBesideItEndsByTheFaultThatItsOwnThreadFinds) {
-  const auto store = make_memory_store();
-  run_ranks(2, [&](int rank) {
-    auto options = Options::thread_rank(rank, 2, store);
+  const auto body = [](Communicator& comm) {
+    std::vector<float> values(10, 1.0f);
+    comm.allreduce_blocking("together", values);
+    expect_error(ErrorCode::mismatch, "rank 1 has joined (is out of data)", [&] {
+      if (comm.rank() == 1)
+        comm.join().wait();
+      else
+        comm.allreduce_blocking("alone", values);
+    });
+  };
+  run_threads(2, body, [](Options& options) {
     options.algorithms = "broadcast:0-inf=gloo/auto";
     options.network_interface = "127.0.0.1";
-    const auto comm = Communicator::create(options);
-    std::vector<float> values(10, 1.0f);
-    comm->allreduce_blocking("together", values);
-    expect_error(ErrorCode::mismatch, "rank 1 has joined (is out of data)", [&] {
-      if (rank == 1)
-        comm->join().wait();
-      else
-        comm->allreduce_blocking("alone", values);
-    });
   });
 }
 

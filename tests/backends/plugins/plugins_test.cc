@@ -108,32 +108,25 @@ TEST(Plugins, AreListedOnceEachWithWhy) {
 
 // One rank has the plugin, the other does not: both hear of it at once.
 TEST(Plugins, ARankWithoutItIsNamedOnAllRanks) {
-  const auto store = make_memory_store();
-  std::vector<std::string> heard(2);
-  const auto begin = Clock::now();
-  run_ranks(2, [&](int rank) {
-    auto options = Options::thread_rank(rank, 2, store);
+  const auto tune = [](Options& options) {
     options.backend = "unix_socket";
-    if (rank == 0) options.backend_path = TUTTI_TEST_PLUGINS;
-    heard[static_cast<size_t>(rank)] =
-        test::refusal([&] { Communicator::create(options); }, ErrorCode::unavailable);
-  });
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+    if (options.rank == 0) options.backend_path = TUTTI_TEST_PLUGINS;
+  };
+  const auto heard = create_refusals(2, tune, ErrorCode::unavailable);
   EXPECT_THAT(heard[0], HasSubstr("rank 1: there is no backend \"unix_socket\""));
   EXPECT_THAT(heard[1], HasSubstr("there is no backend \"unix_socket\""));
 }
 
 TEST(Plugins, ServeACommunicator) {
-  const auto store = make_memory_store();
-  run_ranks(3, [&](int rank) {
-    auto options = Options::thread_rank(rank, 3, store);
+  const auto body = [](Communicator& comm) {
+    std::vector<float> values(1000, static_cast<float>(comm.rank()));
+    comm.allreduce("values", values, ReduceOp::sum).wait();
+    EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
+    EXPECT_EQ(comm.backend(), "unix_socket");
+  };
+  run_threads(3, body, [](Options& options) {
     options.backend = "unix_socket";
     options.backend_path = TUTTI_TEST_PLUGINS;
-    const auto comm = Communicator::create(options);
-    std::vector<float> values(1000, static_cast<float>(rank));
-    comm->allreduce("values", values, ReduceOp::sum).wait();
-    EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
-    EXPECT_EQ(comm->backend(), "unix_socket");
   });
 }
 

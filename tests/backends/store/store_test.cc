@@ -71,14 +71,7 @@ TEST(ToldFailure, WhoIsSaidToBeTheCauseNamesTheTeller) {
   const auto store = make_memory_store();
   const ToldFailure zero(*store, "here", 0, 3), one(*store, "here", 1, 3),
       two(*store, "here", 2, 3);
-  const auto cause_of = [](const auto& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.rank();
-    }
-    return -1;
-  };
+  const auto cause_of = [](const auto& call) { return error_of(call).rank(); };
   EXPECT_EQ(
       cause_of([&] { zero.fail(Error(ErrorCode::peer_lost, "rank 1 hung up").with_rank(1)); }), 1);
   EXPECT_EQ(cause_of([&] { one.look(); }), 0);

@@ -22,6 +22,7 @@
 namespace tutti {
 namespace {
 
+using test::error_of;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -152,13 +153,10 @@ TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
   membership.root = std::make_shared<DeadlyStore>(store_);
   membership.path = "job/0";
   const auto attempt = Attempt::begin(rank(0, 3), membership);
-  try {
-    attempt->fail(Error(ErrorCode::timeout, "rank 1 is late").with_rank(1));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.rank(), 1);
-    EXPECT_THAT(error.what(),
-                HasSubstr("rank 1 (host somewhere, pid 4711) was killed by signal 9"));
-  }
+  const auto error =
+      error_of([&] { attempt->fail(Error(ErrorCode::timeout, "rank 1 is late").with_rank(1)); });
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed by signal 9"));
 }
 
 // A timeout may also be the reason why the parent communicator ended.
@@ -171,7 +169,7 @@ TEST_F(AttemptTest, ATimeoutOfTheParentIsNoLateRank) {
   membership.parents_end = [] {
     return std::optional(Error(ErrorCode::timeout, "\"x\" took too long").with_rank(1));
   };
-  const auto error = test::error_of([&] { Attempt::begin(rank(0, 2), membership)->meet(); });
+  const auto error = error_of([&] { Attempt::begin(rank(0, 2), membership)->meet(); });
   EXPECT_STREQ(error.what(), "\"x\" took too long");
   EXPECT_EQ(error.rank(), 1);
 }
@@ -285,12 +283,10 @@ TEST_F(AttemptTest, ADeathIsTheCauseOfAWaitThatNamesNoRank) {
   store_->set("job/0/" + Attempt::place_key(0), "a place");
   append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
   const auto attempt = Attempt::begin(rank(0, 3), membership);
-  try {
-    attempt->fail(Error(ErrorCode::timeout, "no rank set a key before the deadline"));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.rank(), 1);
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed"));
-  }
+  const auto error = error_of(
+      [&] { attempt->fail(Error(ErrorCode::timeout, "no rank set a key before the deadline")); });
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed"));
 }
 
 // Rank 1 was counted, and its place went before this rank came.
@@ -364,11 +360,8 @@ TEST(ToldFailure, TheFirstWordCounts) {
     EXPECT_STREQ(error.what(), "rank 1 was killed");
   }
   // Its own failure is this rank's to tell its caller.
-  try {
-    one.fail(Error(ErrorCode::io, "no files left"));
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "no files left");
-  }
+  EXPECT_STREQ(error_of([&] { one.fail(Error(ErrorCode::io, "no files left")); }).what(),
+               "no files left");
   EXPECT_THROW(one.succeed(), ToldError);
 }
 
@@ -399,7 +392,7 @@ TEST(ToldFailure, GarbageIsNoFailureOfARank) {
   const auto store = make_memory_store();
   for (const auto* text : {"", "1", "9 0 4 x", "0 0 99 x", "a b c d"}) {
     store->set("x/failure", text);
-    const auto error = test::error_of([&] { ToldFailure(*store, "x", 0, 2).look(); });
+    const auto error = error_of([&] { ToldFailure(*store, "x", 0, 2).look(); });
     EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << text;
     EXPECT_EQ(error.what(), fmt::format("the store's key x/failure holds \"{}\", which no rank "
                                         "tells",

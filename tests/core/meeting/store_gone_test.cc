@@ -23,6 +23,7 @@
 #include "tests/support/forwarding_store.h"
 #include "tests/support/network_namespaces.h"
 #include "tests/support/ports.h"
+#include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/support/seconds_since.h"
 #include "tests/support/wait_until.h"
@@ -33,6 +34,7 @@ namespace tutti {
 namespace {
 
 using test::error_of;
+using test::on_threads;
 using test::seconds_since;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -48,19 +50,6 @@ Options rank_at(const std::string& port, int rank, int size) {
   options.backend = "tcp";
   options.connect_timeout = 20;
   return options;
-}
-
-void on_ranks(int first, int end, const std::function<void(int rank)>& body) {
-  std::vector<std::thread> ranks;
-  for (int rank = first; rank < end; ++rank)
-    ranks.emplace_back([&body, rank] {
-      try {
-        body(rank);
-      } catch (const Error& error) {
-        ADD_FAILURE() << error.what();
-      }
-    });
-  for (auto& rank : ranks) rank.join();
 }
 
 // A process that does this until it is killed.
@@ -139,7 +128,7 @@ TEST_P(SilentStoreTest, ALossIsHeardAtOnce) {
   for (int rank = 0; rank < 2; ++rank)
     stores.push_back(std::make_shared<SilentStore>(make_file_store(folder.path() + "/store")));
   std::atomic<int> through = 0;
-  on_ranks(0, 2, [&](int rank) {
+  on_threads(0, 2, [&](int rank) {
     auto options = options_of(rank);
     const auto& store = stores[static_cast<size_t>(rank)];
     options.store_object = store;
@@ -164,7 +153,7 @@ TEST(StoreGone, WhatHeldItHasEnded) {
   Child launcher([&] {
     static const TcpStoreServer server("127.0.0.1", std::stoi(port), "a secret of this test");
   });
-  on_ranks(0, 2, [&](int rank) {
+  on_threads(0, 2, [&](int rank) {
     auto comm = Communicator::create(rank_at(port, rank, 2));
     comm->barrier_blocking();
     if (rank == 0) launcher.kill();
@@ -188,7 +177,7 @@ TEST(StoreGone, ItStandsStillUntilTheDeadline) {
   Child launcher([&] {
     static const TcpStoreServer server("127.0.0.1", std::stoi(port), "a secret of this test");
   });
-  on_ranks(0, 2, [&](int rank) {
+  on_threads(0, 2, [&](int rank) {
     auto comm = Communicator::create(rank_at(port, rank, 2));
     comm->barrier_blocking();
     if (rank == 0) launcher.stop();
@@ -210,7 +199,7 @@ TEST(StoreGone, RankZeroHeldItAndWasLost) {
     comm->barrier_blocking();
   });
   std::atomic<int> through = 0;
-  on_ranks(1, 3, [&](int rank) {
+  on_threads(1, 3, [&](int rank) {
     auto options = rank_at(port, rank, 3);
     options.serve_store = true;
     auto comm = Communicator::create(options);
@@ -231,7 +220,7 @@ TEST(StoreGone, RankZeroHeldItAndWasLost) {
 TEST(StoreGone, RankZeroHoldsItBeyondACreateThatFailed) {
   const auto port = test::own_port();
   std::atomic<int> lines = 0;
-  on_ranks(0, 2, [&](int rank) {
+  on_threads(0, 2, [&](int rank) {
     auto options = rank_at(port, rank, 2);
     options.serve_store = true;
     options.log = [&](LogLevel, std::string_view) { ++lines; };
@@ -278,7 +267,7 @@ TEST(NoNetwork, TcpOfOneHostSaysHowToBringLoopbackUp) {
                                   test::NetworkNamespaces::kInterface);
     ASSERT_EQ(std::system(down.c_str()), 0);
     const auto store = make_memory_store();
-    on_ranks(0, 2, [&](int rank) {
+    on_threads(0, 2, [&](int rank) {
       auto options = Options::thread_rank(rank, 2, store);
       options.backend = "tcp";
       const auto error = error_of([&] { Communicator::create(options); });

@@ -90,16 +90,7 @@ class StoreKeys : public testing::TestWithParam<Kind> {
   }
 
   static void on_all(const std::function<void(int rank)>& body, int size = kRanks) {
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < size; ++rank)
-      ranks.emplace_back([&, rank] {
-        try {
-          body(rank);
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << "rank " << rank << ": " << error.what();
-        }
-      });
-    for (auto& rank : ranks) rank.join();
+    test::on_threads(0, size, body);
   }
 
   void expect_few_keys(size_t most = kMostKeys) {
@@ -164,9 +155,7 @@ TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
 // Two threads of each rank make communicators at once: those of one round overtake the others.
 TEST_P(StoreKeys, OfCommunicatorsThatAreMadeAtOnceGo) {
   for (int i = 0; i < 10; ++i) {
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < 3; ++thread) threads.emplace_back([&] { run([](auto) {}); });
-    for (auto& thread : threads) thread.join();
+    test::on_threads(0, 3, [&](int) { run([](auto) {}); });
   }
   run([](auto) {});
   expect_few_keys();
