@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/backends/conformance/backend_conformance.h"
-#include "tests/backends/conformance/device_bucket.h"
-#include "tests/backends/conformance/on_device.h"
+#include "tests/backends/conformance/device_conformance.h"
 #include "tests/backends/fake_nccl/judge.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/wait_until.h"
@@ -22,61 +21,20 @@ Backends nccl_backends(int size) {
   });
 }
 
-BackendMaker maker(const std::string& name, bool device) {
-  return {name, [device](int size) {
-            auto backends = nccl_backends(size);
-            if (device)
-              for (auto& backend : backends) backend = on_device(std::move(backend));
-            return backends;
-          }};
-}
-
-// Memory of the host goes other backends' ways, which have been under tsan with them.
-std::vector<BackendMaker> makers() {
-  std::vector<BackendMaker> all{maker("DeviceMemory", true)};
-#ifndef __SANITIZE_THREAD__
-  all.push_back(maker("HostMemory", false));
-#endif
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance, testing::ValuesIn(makers()),
+INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance, testing::ValuesIn(device_makers(nccl_backends)),
                          [](const auto& info) { return info.param.name; });
-
-TEST(Nccl, ABucketOpensItsGateWhenItIsUnpacked) {
-  auto ends = nccl_backends(2);
-  Bucket first(*ends[0], 1), second(*ends[1], 1);
-  drive(ends, [&] { return first.is_over() && second.is_over(); });
-  for (auto* bucket : {&first, &second}) {
-    EXPECT_EQ(bucket->state, OperationState::done);
-    EXPECT_EQ(*bucket->gate, 1u);
-    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(2.0f));
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Nccl, DeviceConformance, testing::Values(nccl_backends));
 
 TEST(Nccl, AnOperationInNoQueueKnowsThatARankHasNotStartedIt) {
   auto ends = nccl_backends(2);
   Bucket first(*ends[0], 1, 1000, 0, nullptr, kNoQueue);
-  const auto until = Deadline::after(0.05);
-  while (!until.passed())
-    for (auto& end : ends) end->progress();
+  drive_for(ends, 0.05);
   EXPECT_FALSE(first.is_over());
   EXPECT_TRUE(first.operation->lacks_ranks());
   Bucket second(*ends[1], 1, 1000, 0, nullptr, kNoQueue);
   drive(ends, [&] { return !first.operation->lacks_ranks() && !second.operation->lacks_ranks(); });
   drive(ends, [&] { return first.is_over() && second.is_over(); });
   EXPECT_THAT(first.tensor.span<float>(), testing::Each(2.0f));
-}
-
-TEST(Nccl, AVetoedBucketWritesNothingAndOpensNoGate) {
-  auto ends = nccl_backends(2);
-  Bucket first(*ends[0], 1), second(*ends[1], 1, 1000, 1);
-  drive(ends, [&] { return first.is_over() && second.is_over(); });
-  for (auto* bucket : {&first, &second}) {
-    EXPECT_EQ(bucket->state, OperationState::vetoed);
-    EXPECT_EQ(*bucket->gate, 0u);
-    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(1.0f));
-  }
 }
 
 TEST(Nccl, LargeBucketsLiveInRegisteredMemoryWhereThatIsSafe) {
@@ -131,19 +89,15 @@ TEST(Nccl, ABucketThatAnotherRankGivesUpIsCalledOnce) {
 TEST(Nccl, AHangEndsWithAbort) {
   auto ends = nccl_backends(3);
   FakeNccl::hang(1);
-  std::vector<std::unique_ptr<Bucket>> buckets;
+  Buckets buckets;
   for (uint64_t tag = 1; tag <= 3; ++tag)
     for (auto& end : ends) buckets.push_back(std::make_unique<Bucket>(*end, tag));
-  const auto until = Deadline::after(0.1);
-  while (!until.passed())
-    for (auto& end : ends) end->progress();
+  drive_for(ends, 0.1);
   for (auto& bucket : buckets) EXPECT_FALSE(bucket->is_over());
   const auto begin = Clock::now();
   for (auto& end : ends)
     std::thread([&] { end->abort(Error(ErrorCode::closed, "enough")); }).join();
-  drive(ends, [&] {
-    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
-  });
+  drive(ends, buckets);
   for (auto& bucket : buckets) EXPECT_EQ(bucket->state, OperationState::failed);
   buckets.clear();
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
@@ -151,22 +105,8 @@ TEST(Nccl, AHangEndsWithAbort) {
   EXPECT_EQ(FakeNccl::aborts(), 9);  // two streams a rank, and what they were split off
 }
 
-// A device that failed for good says so to every call, those of destructors too.
-TEST(Nccl, ADeviceThatFailedDoesNotEndTheProcess) {
-  auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
-  {
-    auto ends = nccl_backends(2);
-    {
-      Bucket first(*ends[0], 1), second(*ends[1], 1);
-      drive(ends, [&] { return first.is_over() && second.is_over(); });
-    }
-    device.fail_for_good();
-  }
-  device.fail_for_good(false);
-}
-
-// Its operations are let go of then while they are on their way: nothing is waited for, and streams
-// of the user that wait for them go on.
+// Operations are let go of while they are on their way on a device that failed for good: nothing is
+// waited for, and streams of the user that wait for them go on.
 TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
   auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
   const auto begin = Clock::now();
@@ -174,9 +114,7 @@ TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
     auto ends = nccl_backends(2);
     FakeNccl::hang(1);
     Bucket first(*ends[0], 1), second(*ends[1], 1), behind(*ends[0], 2);
-    const auto until = Deadline::after(0.1);
-    while (!until.passed())
-      for (auto& end : ends) end->progress();
+    drive_for(ends, 0.1);
     for (auto* bucket : {&first, &second, &behind}) EXPECT_FALSE(bucket->is_over());
     device.fail_for_good();
     for (auto* bucket : {&first, &second, &behind}) {
