@@ -67,37 +67,6 @@ TEST_F(BadInput, RanksDisagreeOnDtype) {
                        });
 }
 
-TEST_F(BadInput, RanksDisagreeOnShape) {
-  expect_on_every_rank(2, ErrorCode::mismatch,
-                       "\"x\": rank 0 sent f32[64], rank 1 sent f32[32]; all ranks must submit one "
-                       "shape. Nothing was "
-                       "changed.",
-                       [&](Communicator& comm) {
-                         return comm.allreduce(
-                             "x", std::span(memory(comm).floats).first(comm.rank() == 0 ? 64 : 32));
-                       });
-}
-
-TEST_F(BadInput, RanksDisagreeOnOp) {
-  expect_on_every_rank(
-      2, ErrorCode::mismatch,
-      "\"x\": rank 0 sent max, rank 1 sent min; all ranks must submit one op. Nothing was changed.",
-      [&](Communicator& comm) {
-        return comm.allreduce("x", memory(comm).floats,
-                              comm.rank() == 0 ? ReduceOp::max : ReduceOp::min);
-      });
-}
-
-TEST_F(BadInput, RanksDisagreeOnRoot) {
-  expect_on_every_rank(3, ErrorCode::mismatch,
-                       "\"x\": ranks 0 1 sent root 0, rank 2 sent root 1; all ranks must submit "
-                       "one root. Nothing was "
-                       "changed.",
-                       [&](Communicator& comm) {
-                         return comm.broadcast("x", memory(comm).floats, comm.rank() == 2 ? 1 : 0);
-                       });
-}
-
 TEST_F(BadInput, RanksDisagreeOnSplits) {
   expect_on_every_rank(
       2, ErrorCode::mismatch,
@@ -142,28 +111,6 @@ TEST_F(BadInput, SenderAndReceiverDisagree) {
         return comm.rank() == 0 ? comm.send("x", memory(comm).floats, 1)
                                 : comm.recv("x", std::span(memory(comm).floats).first(10), 0);
       });
-}
-
-TEST_F(BadInput, ANameSubmittedTwice) {
-  std::atomic<bool> was_refused{false};
-  run_threads(2, [&](Communicator& comm) {
-    auto& values = memory(comm).floats;
-    std::vector<float> others(4, 1.0f);
-    auto gate = comm.rank() == 0 ? Work() : comm.allreduce("x", values);
-    if (comm.rank() == 1) {
-      EXPECT_STREQ(test::expect_error(ErrorCode::duplicate_name, "",
-                                      [&] { return comm.allreduce("x", others); })
-                       .what(),
-                   "\"x\" is pending already on rank 1: it was submitted twice before its Work was "
-                   "done. Wait for the first, or use another name");
-      was_refused = true;
-    } else {
-      until(was_refused);
-      gate = comm.allreduce("x", values);
-    }
-    gate.wait();  // the first one is unharmed
-    still_works(comm);
-  });
 }
 
 TEST_F(BadInput, AGroupWithADuplicateIsRefusedWhole) {
@@ -381,28 +328,6 @@ TEST_F(BadInput, UseAfterClose) {
   const auto error = test::error_of([&] { late.wait(); });
   EXPECT_TRUE(error.code() == ErrorCode::closed || error.code() == ErrorCode::peer_left)
       << error.what();
-}
-
-TEST_F(BadInput, ARankThatLeavesIsNamed) {
-  run_threads(2, [&](Communicator& comm) {
-    if (comm.rank() == 1) return;
-    EXPECT_EQ(test::expect_error(ErrorCode::peer_left, "",
-                                 [&] { comm.allreduce("x", memory(comm).floats).wait(); })
-                  .rank(),
-              1);
-  });
-}
-
-TEST_F(BadInput, TheLibraryInstallsNoSignalHandler) {
-  std::array<struct sigaction, 32> before{}, after{};
-  for (int signal = 1; signal < 32; ++signal)
-    ::sigaction(signal, nullptr, &before[static_cast<size_t>(signal)]);
-  run_threads(2, [](Communicator& comm) { still_works(comm); });
-  for (int signal = 1; signal < 32; ++signal) {
-    const auto index = static_cast<size_t>(signal);
-    ::sigaction(signal, nullptr, &after[index]);
-    EXPECT_EQ(before[index].sa_handler, after[index].sa_handler) << "signal " << signal;
-  }
 }
 
 }  // namespace

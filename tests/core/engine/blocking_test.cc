@@ -78,18 +78,6 @@ TEST(Blocking, RanksThatDisagreeAllHearTheSameAndGoOn) {
             3);
 }
 
-TEST(Blocking, APeerThatLeavesIsNamed) {
-  test::run_threads(2, [](Communicator& comm) {
-    std::vector<float> one(1, 1.0f);
-    comm.allreduce_blocking("together", one, ReduceOp::sum);
-    if (comm.rank() == 1) return;
-    EXPECT_EQ(test::expect_error(ErrorCode::peer_left, "",
-                                 [&] { comm.allreduce_blocking("alone", one, ReduceOp::sum); })
-                  .rank(),
-              1);
-  });
-}
-
 TEST(Blocking, FromSeveralThreadsOfARank) {
   // Each thread has its own communicator, because blocking calls come in one order.
   test::run_threads(2, [](Communicator& comm) {
