@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/backends/support/tcp_raw_socket.h"
+#include "tests/backends/support/world.h"
 #include "tests/support/forwarding_store.h"
 #include "tests/support/wait_until.h"
 #include "tutti/backends/backend.h"
@@ -129,6 +130,15 @@ std::string read_exactly(Channel& channel, size_t count) {
   return bytes.substr(0, have);
 }
 
+// It failed with this code, in time, and says this.
+template <class Says>
+void expect_failed(const Outcome& outcome, ErrorCode code, double most_seconds, const Says& says) {
+  ASSERT_TRUE(outcome.error);
+  EXPECT_EQ(outcome.error->code(), code);
+  EXPECT_THAT(outcome.error->what(), says);
+  EXPECT_LT(outcome.seconds, most_seconds);
+}
+
 std::string loss_of(Channel& channel) {
   std::array<std::byte, 64> bytes;
   const auto deadline = Deadline::after(10);
@@ -205,13 +215,10 @@ TEST(TcpMeetingTest, ARankThatAnnouncesItselfAndStaysSilentIsNamed) {
   meeting.store()->set("tcp/0/0", "127.0.0.1 " + std::to_string(silent.port()));
   const auto outcomes =
       meeting.run({1}, [](Context& context) { context.deadline = Deadline::after(0.6); });
-  ASSERT_TRUE(outcomes[1].error);
-  EXPECT_EQ(outcomes[1].error->code(), ErrorCode::timeout);
-  EXPECT_THAT(
-      outcomes[1].error->what(),
+  expect_failed(
+      outcomes[1], ErrorCode::timeout, 3,
       AllOf(HasSubstr("rank 0 (127.0.0.1:" + std::to_string(silent.port())),
             HasSubstr("check that the ranks run and that no firewall stands between them")));
-  EXPECT_LT(outcomes[1].seconds, 3);
 }
 
 // Each key comes just after the deadline of the wait for it.
@@ -273,12 +280,9 @@ TEST(TcpMeetingTest, AWrongSecretEndsTheMeetingOnEveryRankAtOnce) {
     const auto outcomes = meeting.run(all(3), [&](Context& context) {
       if (context.rank == culprit) context.secret = "wrong";
     });
-    for (const auto& outcome : outcomes) {
-      ASSERT_TRUE(outcome.error);
-      EXPECT_EQ(outcome.error->code(), ErrorCode::authentication);
-      EXPECT_THAT(outcome.error->what(), AllOf(HasSubstr("rank"), HasSubstr("TUTTI_SECRET")));
-      EXPECT_LT(outcome.seconds, 6);
-    }
+    for (const auto& outcome : outcomes)
+      expect_failed(outcome, ErrorCode::authentication, 6,
+                    AllOf(HasSubstr("rank"), HasSubstr("TUTTI_SECRET")));
     EXPECT_FALSE(meeting.log().empty());
   }
 }
@@ -288,25 +292,18 @@ TEST(TcpMeetingTest, AnUnknownInterfaceIsToldToEveryRankWithWhatThereIs) {
   const auto outcomes = meeting.run(all(3), [&](Context& context) {
     if (context.rank == 1) context.network_interface = "eht0";
   });
-  for (const auto& outcome : outcomes) {
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(outcome.error->code(), ErrorCode::unavailable);
-    EXPECT_THAT(outcome.error->what(), AllOf(HasSubstr("eht0"), HasSubstr("lo 127.0.0.1")));
-    EXPECT_LT(outcome.seconds, 6);
-  }
+  for (const auto& outcome : outcomes)
+    expect_failed(outcome, ErrorCode::unavailable, 6,
+                  AllOf(HasSubstr("eht0"), HasSubstr("lo 127.0.0.1")));
 }
 
 TEST(TcpMeetingTest, AnUnknownCongestionControlIsRefusedWithWhatThereIs) {
   Meeting meeting(2, "");
   const auto outcomes = meeting.run(
       all(2), [](Context& context) { context.settings["TUTTI_TCP_CONGESTION"] = "warp"; });
-  for (const auto& outcome : outcomes) {
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(outcome.error->code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(outcome.error->what(),
-                AllOf(HasSubstr("TUTTI_TCP_CONGESTION=warp"), HasSubstr("reno")));
-    EXPECT_LT(outcome.seconds, 6);
-  }
+  for (const auto& outcome : outcomes)
+    expect_failed(outcome, ErrorCode::invalid_argument, 6,
+                  AllOf(HasSubstr("TUTTI_TCP_CONGESTION=warp"), HasSubstr("reno")));
 }
 
 TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
@@ -473,15 +470,11 @@ TEST(TcpChannelTest, AFailedWriteDoesNotHideWhatThePeerSaidBefore) {
 TEST(TcpChannelTest, AResetIsToldAsOne) {
   Meeting meeting(2, "");
   std::array<Descriptor, 2> sockets;
-  std::vector<std::thread> threads;
-  for (const int rank : {0, 1}) {
-    threads.emplace_back([&, rank] {
-      const auto context = meeting.context(rank);
-      sockets[static_cast<size_t>(rank)] =
-          std::move(connect_peers(context, std::array{1 - rank}).begin()->second);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  test::run_ranks(2, [&](int rank) {
+    const auto context = meeting.context(rank);
+    sockets[static_cast<size_t>(rank)] =
+        std::move(connect_peers(context, std::array{1 - rank}).begin()->second);
+  });
   TcpChannel channel(std::move(sockets[0]));
   const linger abort_on_close{1, 0};
   ASSERT_EQ(
