@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/adapters/checkpoint_state.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
@@ -138,15 +139,11 @@ inline void disks_are_full(int times, unsigned seed) {
       const rlimit limit{random() % 1500, before.rlim_max};
       if (comm.rank() == full) ::setrlimit(RLIMIT_FSIZE, &limit);
       state.fill(2);
-      try {
-        checkpoints.save(2, state.placed());
-        ADD_FAILURE() << "saved with " << limit.rlim_cur << " bytes on rank " << full;
-      } catch (const Error& error) {
-        const std::string line = error.what();
-        EXPECT_EQ(error.code(), ErrorCode::io) << line;
-        EXPECT_EQ(error.rank(), full) << line;
-        EXPECT_NE(line.find("cannot write \""), line.npos) << line;
-      }
+      const auto error = error_of([&] { checkpoints.save(2, state.placed()); });
+      const std::string line = error.what();
+      EXPECT_EQ(error.code(), ErrorCode::io) << line;
+      EXPECT_EQ(error.rank(), full) << line;
+      EXPECT_NE(line.find("cannot write \""), line.npos) << line;
       if (comm.rank() == full) ::setrlimit(RLIMIT_FSIZE, &before);
       const auto loaded = checkpoints.load(state.placed());
       EXPECT_EQ(loaded ? loaded->step : 0, 1);

@@ -4,12 +4,14 @@
 
 #include <limits>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/arena.h"
 
 namespace tutti {
 namespace {
 
+using test::expect_refused;
 using test::run_threads;
 
 // A user's own trainer: two parameters, plain gradient descent, and hooks.
@@ -83,16 +85,6 @@ struct ArenaSgd : HookedSgd {
 static_assert(!ReducesGradients<HookedSgd> && ReducesGradients<ArenaSgd>);
 static_assert(Optimizer<PlainSgd> && !AnnouncesGradients<PlainSgd> && HasState<PlainSgd>);
 static_assert(AnnouncesGradients<HookedSgd>);
-
-// Expects that `body` throws this line.
-void expect_refused(const std::string& line, const std::function<void()>& body) {
-  try {
-    body();
-    ADD_FAILURE() << "not refused: " << line;
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), line.c_str());
-  }
-}
 
 // The gradient depends on the parameter: it is that of (w - 5)^2 / 2.
 TEST(Distributed, TheFirstGradientIsOfRankZerosParametersAlready) {
@@ -196,14 +188,11 @@ TEST(Distributed, ModelsAreComparedBetweenRanks) {
     const auto matrix = TensorView(values.data(), {2, 3}, DataType::f32);
     const auto expect_differs = [&](const std::string& line, std::vector<NamedTensor> tensors) {
       std::vector<NamedTensor> expected = {{"a", matrix}, {"b", matrix}};
-      try {
+      const auto error = test::expect_error(ErrorCode::mismatch, "", [&] {
         check_tensors_alike(comm, comm.rank() == 2 ? tensors : expected);
-        ADD_FAILURE() << "not refused: " << line;
-      } catch (const Error& error) {
-        EXPECT_EQ(error.what(), line + "; build the same model on every rank");
-        EXPECT_EQ(error.code(), ErrorCode::mismatch);
-        EXPECT_EQ(error.rank(), 2);
-      }
+      });
+      EXPECT_EQ(error.what(), line + "; build the same model on every rank");
+      EXPECT_EQ(error.rank(), 2);
     };
     expect_differs("parameter 0 is different on rank 2 and on rank 0: expected \"a\", got \"b\"",
                    {{"b", matrix}, {"a", matrix}});
@@ -348,7 +337,8 @@ TEST(Distributed, NamesMustDiffer) {
   run_threads(1, [](Communicator& comm) {
     PlainSgd sgd(0);
     sgd.list[1].name = "w";
-    expect_refused(
+    test::expect_error(
+        ErrorCode::duplicate_name,
         "two parameters are named \"w\"; gradients are matched by name, so each needs its own",
         [&] { distributed(comm, sgd); });
     sgd.list[1].name = "b";

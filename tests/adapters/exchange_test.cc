@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "tests/adapters/exchange_trainer.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 
 namespace tutti::test {
@@ -326,36 +327,23 @@ TEST(ExchangeBadInput, PoliciesThatExcludeEachOther) {
   run_threads(1, [&](Communicator& comm) {
     for (const auto& [policy, first, second] : cases) {
       ExchangeTrainer trainer(0);
-      try {
-        distributed(comm, trainer, {.exchange = policy});
-        ADD_FAILURE() << first << " with " << second << " was taken";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-        EXPECT_THAT(error.what(), testing::StartsWith("exchange policy: "));
-        EXPECT_THAT(error.what(), AllOf(HasSubstr(first), HasSubstr(second)));
-        EXPECT_THAT(error.what(), testing::Not(HasSubstr("\n")));
-      }
+      const auto error = expect_refused(
+          "", [&, &policy = policy] { distributed(comm, trainer, {.exchange = policy}); });
+      EXPECT_THAT(error.what(), testing::StartsWith("exchange policy: "));
+      EXPECT_THAT(error.what(), AllOf(HasSubstr(first), HasSubstr(second)));
     }
     ExchangeTrainer trainer(0);
     const auto refused = [&](const DistributedOptions& options, const char* what) {
-      try {
-        distributed(comm, trainer, options);
-        ADD_FAILURE() << what << " was taken";
-      } catch (const Error& error) {
-        EXPECT_THAT(error.what(), HasSubstr(what));
-      }
+      EXPECT_THAT(error_of([&] { distributed(comm, trainer, options); }).what(),
+                  testing::HasSubstr(what));
     };
     refused({.exchange = local_sgd(4), .op = ReduceOp::sum}, "op=sum");
     refused({.exchange = local_sgd(4), .wire = DataType::bf16}, "wire");
     refused({.exchange = adasum_of_changes(4), .wire = DataType::bf16}, "wire");
     refused({.exchange = diloco(4), .predivide = 2}, "predivide");
     auto optimizer = distributed(comm, trainer, {.exchange = local_sgd(4)});
-    try {
-      optimizer.step_without_exchange();
-      ADD_FAILURE() << "it was taken";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("excludes an exchange policy of parameters or changes"));
-    }
+    EXPECT_THAT(error_of([&] { optimizer.step_without_exchange(); }).what(),
+                testing::HasSubstr("excludes an exchange policy of parameters or changes"));
   });
 }
 
@@ -373,13 +361,7 @@ TEST(ExchangeBadInput, OptimizersThatCannotDoIt) {
   run_threads(2, [](Communicator& comm) {
     const auto refused = [&](DataType dtype, const DistributedOptions& options, const char* what) {
       BareTrainer trainer(dtype);
-      try {
-        distributed(comm, trainer, options);
-        ADD_FAILURE() << what << ": it was taken";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-        EXPECT_THAT(error.what(), HasSubstr(what));
-      }
+      expect_error(ErrorCode::invalid_argument, what, [&] { distributed(comm, trainer, options); });
     };
     refused(DataType::f32, {.exchange = local_sgd(2, Momenta::averaged)},
             "momenta are to be averaged or zeroed, but the optimizer has no state()");
@@ -398,15 +380,11 @@ TEST(ExchangeBadInput, SettingsThatDifferBetweenRanks) {
     trainer.parameters()[0].value.as<float>()[0] = static_cast<float>(comm.rank());
     const auto before = trainer.values();
     const auto policy = comm.rank() == 2 ? local_sgd(8) : local_sgd(4);
-    try {
-      distributed(comm, trainer, {.exchange = policy});
-      ADD_FAILURE() << "nobody noticed";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_EQ(error.rank(), 2);
-      EXPECT_THAT(error.what(),
-                  HasSubstr("on rank 2 and on rank 0: expected every=4, got every=8"));
-    }
+    EXPECT_EQ(
+        expect_error(ErrorCode::mismatch, "on rank 2 and on rank 0: expected every=4, got every=8",
+                     [&] { distributed(comm, trainer, {.exchange = policy}); })
+            .rank(),
+        2);
     EXPECT_EQ(trainer.values(), before);
   });
 }
@@ -417,18 +395,14 @@ TEST(ExchangeBadInput, ReplicasThatStartUnequal) {
       ExchangeTrainer trainer(comm.rank());
       if (comm.rank() == 1) trainer.parameters()[2].value.as<float>()[1] = 7;
       const auto before = trainer.values();
-      try {
+      const auto error = expect_error(ErrorCode::mismatch, "", [&] {
         distributed(comm, trainer, {.exchange = policy, .broadcast_first = false});
-        ADD_FAILURE() << "nobody noticed";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::mismatch);
-        EXPECT_EQ(error.rank(), 1);
-        EXPECT_EQ(error.tensor(), "third");
-        EXPECT_THAT(
-            error.what(),
-            AllOf(HasSubstr("\"third\" begins with different values: expected rank 0's"),
-                  HasSubstr("load the same checkpoint on every rank"), HasSubstr("rank 1")));
-      }
+      });
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_EQ(error.tensor(), "third");
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("\"third\" begins with different values: expected rank 0's"),
+                        HasSubstr("load the same checkpoint on every rank"), HasSubstr("rank 1")));
       EXPECT_EQ(trainer.values(), before);
     });
 }
@@ -439,14 +413,9 @@ TEST(ExchangeBadInput, LearningRatesThatDifferBetweenRanks) {
     auto optimizer = distributed(comm, trainer, {.exchange = slow_momentum_sgd(1)});
     trainer.set_learning_rate(comm.rank() == 0 ? 0.5 : 0.25);
     trainer.set_gradients();
-    try {
-      optimizer.step();
-      ADD_FAILURE() << "nobody noticed";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("SlowMo divides by the learning rate"),
-                                      HasSubstr("0.25"), HasSubstr("0.5"), HasSubstr("step 1")));
-    }
+    const auto error = expect_error(ErrorCode::mismatch, "", [&] { optimizer.step(); });
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("SlowMo divides by the learning rate"),
+                                    HasSubstr("0.25"), HasSubstr("0.5"), HasSubstr("step 1")));
     for (const auto& state : optimizer.exchange_state())
       if (state.name == "exchange.shared.first") {
         EXPECT_EQ(state.tensor.as<float>()[0], 1.0F);

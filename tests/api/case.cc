@@ -75,16 +75,6 @@ void use_fake_device() {
 
 // --- errors --------------------------------------------------------------------------------------
 
-Error error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorCode::internal, "nothing was thrown");
-}
-
 void expect_mismatch(Communicator& comm, const std::string& line,
                      const std::function<void()>& body) {
   const auto error = error_of(body);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti::test {
@@ -61,8 +62,6 @@ void use_fake_device();
 
 // --- errors -------------------------------------------------------------------------------------
 
-/// Returns the Error that `body` throws. Fails if it throws nothing.
-Error error_of(const std::function<void()>& body);
 /// Expects that every rank gets a mismatch error with this line, and that the library then goes on
 /// working.
 void expect_mismatch(Communicator& comm, const std::string& line,

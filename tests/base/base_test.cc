@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/descriptor.h"
@@ -47,14 +48,9 @@ TEST(Error, OfTheSystemEndsWithItsText) {
 
 TEST(Check, NamesFileLineAndCondition) {
   TUTTI_CHECK(1 + 1 == 2);
-  try {
-    TUTTI_CHECK(1 + 1 == 3);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::internal);
-    EXPECT_THAT(error.what(), testing::MatchesRegex("internal check failed at base_test.cc:[0-9]+: "
-                                                    "1 \\+ 1 == 3; please report it"));
-  }
+  const auto error = test::expect_error(ErrorCode::internal, "", [&] { TUTTI_CHECK(1 + 1 == 3); });
+  EXPECT_THAT(error.what(), testing::MatchesRegex("internal check failed at base_test.cc:[0-9]+: "
+                                                  "1 \\+ 1 == 3; please report it"));
 }
 
 TEST(Deadline, NeverDoesNotPass) {
@@ -155,13 +151,8 @@ TEST(Poller, ChangesAndForgets) {
   EXPECT_TRUE(poller.wait(0));
   poller.forget(writer.get());
   EXPECT_FALSE(poller.wait(0));
-  try {
-    poller.watch(-1, EPOLLIN);
-    ADD_FAILURE() << "-1 is no descriptor";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::io);
-    EXPECT_EQ(std::string(error.what()).find("cannot watch a descriptor"), 0u) << error.what();
-  }
+  const auto error = test::expect_error(ErrorCode::io, "", [&] { poller.watch(-1, EPOLLIN); });
+  EXPECT_EQ(std::string(error.what()).find("cannot watch a descriptor"), 0u) << error.what();
 }
 
 TEST(Log, WritesOneLineWithItsLevel) {

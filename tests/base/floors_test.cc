@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tests/base/house_rules.h"
+#include "tests/support/scratch_folder.h"
 
 namespace tutti {
 namespace {
@@ -29,13 +30,6 @@ TEST(Floors, ThisTreeIsSound) {
 // A tree in the temporary folder, with the faults that the test plants.
 class PlantedTree : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "floors_test_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   void plant(const std::string& path, const std::string& text) {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
@@ -45,7 +39,8 @@ class PlantedTree : public testing::Test {
   }
 
  private:
-  fs::path root_;
+  const test::ScratchFolder folder_;
+  const fs::path root_ = folder_.path();
 };
 
 using testing::ElementsAre;

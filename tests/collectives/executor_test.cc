@@ -7,6 +7,7 @@
 
 #include "tests/collectives/every_algorithm.h"
 #include "tests/collectives/executor_fixture.h"
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -409,15 +410,7 @@ TEST(Executor, RefusesWhatMakesNoSense) {
   setting.op = ReduceOp::band;
   job.prepare(setting);
   const auto& ring = find_algorithm(CollectiveKind::allreduce, "ring");
-  const auto message = [&]() -> std::string {
-    try {
-      job.start(ring, {});
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-      return error.what();
-    }
-    return "";
-  };
+  const auto message = [&] { return test::refusal([&] { job.start(ring, {}); }); };
   EXPECT_EQ(message(), "allreduce on rank 0 of 2: op band cannot be applied to f32");
   job.members[0].collective.op = ReduceOp::sum;
   job.members[0].collective.send_counts = {};

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <functional>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/arena.h"
 
 namespace tutti {
 namespace {
 
+using test::refusal;
 using test::run_threads;
 using testing::AllOf;
 using testing::ElementsAre;
@@ -23,17 +25,6 @@ using Arrays = std::vector<GradientArena::Array>;
 // A batch of images whose channels are innermost.
 GradientArena::Array channels_last(const std::string& name) {
   return {.name = name, .shape = {2, 3, 4, 5}, .strides = {60, 1, 15, 3}};
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  return "no error";
 }
 
 float element(int64_t n, int64_t c, int64_t h, int64_t w) {
@@ -118,13 +109,9 @@ TEST(ArenaLayout, OperationsByRowsRefuseOtherStrides) {
     Tensor plain(Shape{2, 3, 4, 5}, DataType::f32);
     EXPECT_THAT(refusal([&] { return comm.allreduce("out", plain, arena["w"], ReduceOptions{}); }),
                 HasSubstr("must have the same layout"));
-    try {
+    test::expect_error(ErrorCode::mismatch, "strides", [&] {
       comm.allreduce("mixed", comm.rank() == 0 ? plain.view() : arena["w"]).wait();
-      FAIL() << "the ranks' layouts differ";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::mismatch);
-      EXPECT_THAT(error.what(), HasSubstr("strides"));
-    }
+    });
   });
 }
 
@@ -134,13 +121,7 @@ TEST(ArenaLayout, RanksThatDescribeOtherArraysHearWhy) {
       GradientArena arena(comm, {comm.rank() == 0 ? here : there, {"end", {1}}});
       arena.ready("w");
       arena.ready("end");
-      try {
-        arena.wait();
-        FAIL() << "the arenas differ";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
-        EXPECT_THAT(error.what(), HasSubstr("shapes, strides"));
-      }
+      test::expect_error(ErrorCode::mismatch, "shapes, strides", [&] { arena.wait(); });
     });
   };
   other({"w", {2, 3}}, {"w", {3, 2}});

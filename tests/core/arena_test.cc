@@ -15,6 +15,7 @@
 #include "tests/support/bulk.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/kernels/convert.h"
 
 namespace tutti {
@@ -228,14 +229,9 @@ TEST(Arena, BlockingCallsThatDisagreeChangeNothing) {
     auto* g = arena["g"].as<float>();
     std::fill_n(g, 4096, 1.0f);
     const auto attempt = [&](std::string_view name, int64_t count, ReduceOp op) {
-      try {
+      test::expect_error(ErrorCode::mismatch, "rank 1 called \"b\"", [&] {
         comm.allreduce_blocking(name, TensorView(g, Shape{count}, DataType::f32), op);
-        ADD_FAILURE() << "rank " << comm.rank() << " heard of no disagreement";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
-        EXPECT_NE(std::string(error.what()).find("rank 1 called \"b\""), std::string::npos)
-            << error.what();
-      }
+      });
       std::vector<float> one(1, 1.0f);
       comm.allreduce_blocking("after", one, ReduceOp::sum);
       EXPECT_EQ(one[0], 2.0f);
@@ -256,17 +252,11 @@ TEST(Arena, RanksThatMakeOtherArenasHearWhy) {
     // The error ends the step, and the next one may begin.
     for (int step = 0; step < 2; ++step) {
       arena.ready("a");
-      try {
-        arena.wait();
-        FAIL() << "the arenas differ";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::mismatch);
-        EXPECT_EQ(error.rank(), 1);
-        EXPECT_NE(std::string(error.what()).find("rank 0 sent "), std::string::npos)
-            << error.what();
-        EXPECT_NE(std::string(error.what()).find(", rank 1 sent "), std::string::npos)
-            << error.what();
-      }
+      const auto error =
+          test::expect_error(ErrorCode::mismatch, "rank 0 sent ", [&] { arena.wait(); });
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_NE(std::string(error.what()).find(", rank 1 sent "), std::string::npos)
+          << error.what();
       EXPECT_FALSE(arena.step_begun());
     }
     std::vector<float> one(1, 1.0f);
@@ -351,8 +341,7 @@ TEST(Arena, DestroyedInAStepItWaitsForTheRest) {
     for (const char* name : {"w", "v"})
       std::fill_n((*arena)[name].as<float>(), kElements, static_cast<float>(comm.rank() + 1));
     if (comm.rank() == 1) {
-      const auto deadline = Deadline::after(30);
-      while (!has_begun && !deadline.passed()) std::this_thread::yield();
+      EXPECT_TRUE(test::wait_until([&] { return has_begun.load(); }));
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       for (const char* name : {"w", "v"}) arena->ready(name);
       arena->wait();

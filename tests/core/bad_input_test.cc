@@ -17,6 +17,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/communicator.h"
 #include "tutti/core/meeting/places.h"
 
@@ -32,21 +33,15 @@ using test::still_works;
 void expect_on_every_rank(int size, ErrorCode code, const std::string& line,
                           const std::function<Work(Communicator&)>& call) {
   run_threads(size, [&](Communicator& comm) {
-    try {
-      call(comm).wait();
-      ADD_FAILURE() << "rank " << comm.rank() << " got no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code);
-      EXPECT_EQ(std::string(error.what()), line) << "rank " << comm.rank();
-    }
+    const auto error = test::error_of([&] { call(comm).wait(); });
+    EXPECT_EQ(error.code(), code);
+    EXPECT_EQ(std::string(error.what()), line) << "rank " << comm.rank();
     still_works(comm);
   });
 }
 
 void until(const std::atomic<bool>& flag) {
-  const auto deadline = Deadline::after(30);
-  while (!flag && !deadline.passed()) std::this_thread::yield();
-  EXPECT_TRUE(flag);
+  EXPECT_TRUE(test::wait_until([&] { return flag.load(); }));
 }
 
 // Memory that outlives the call it is given to.
@@ -68,35 +63,6 @@ TEST_F(BadInput, RanksDisagreeOnDtype) {
                        [&](Communicator& comm) {
                          return comm.rank() == 1 ? comm.allreduce("x", memory(comm).doubles)
                                                  : comm.allreduce("x", memory(comm).floats);
-                       });
-}
-
-TEST_F(BadInput, RanksDisagreeOnShape) {
-  expect_on_every_rank(2, ErrorCode::mismatch,
-                       "\"x\": rank 0 sent f32[64], rank 1 sent f32[32]; all ranks must submit the "
-                       "same shape. Nothing was changed.",
-                       [&](Communicator& comm) {
-                         return comm.allreduce(
-                             "x", std::span(memory(comm).floats).first(comm.rank() == 0 ? 64 : 32));
-                       });
-}
-
-TEST_F(BadInput, RanksDisagreeOnOp) {
-  expect_on_every_rank(2, ErrorCode::mismatch,
-                       "\"x\": rank 0 sent max, rank 1 sent min; all ranks must submit the same "
-                       "op. Nothing was changed.",
-                       [&](Communicator& comm) {
-                         return comm.allreduce("x", memory(comm).floats,
-                                               comm.rank() == 0 ? ReduceOp::max : ReduceOp::min);
-                       });
-}
-
-TEST_F(BadInput, RanksDisagreeOnRoot) {
-  expect_on_every_rank(3, ErrorCode::mismatch,
-                       "\"x\": ranks 0 1 sent root 0, rank 2 sent root 1; all ranks must submit "
-                       "the same root. Nothing was changed.",
-                       [&](Communicator& comm) {
-                         return comm.broadcast("x", memory(comm).floats, comm.rank() == 2 ? 1 : 0);
                        });
 }
 
@@ -143,34 +109,6 @@ TEST_F(BadInput, SenderAndReceiverDisagree) {
                        });
 }
 
-TEST_F(BadInput, ANameSubmittedTwice) {
-  std::atomic<bool> was_refused{false};
-  run_threads(2, [&](Communicator& comm) {
-    auto& values = memory(comm).floats;
-    std::vector<float> others(4, 1.0f);
-    auto gate = comm.rank() == 0 ? Work() : comm.allreduce("x", values);
-    if (comm.rank() == 1) {
-      try {
-        static_cast<void>(comm.allreduce("x", others));
-        ADD_FAILURE() << "no error";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::duplicate_name);
-        EXPECT_STREQ(
-            error.what(),
-            "\"x\" is pending already on rank 1: it was submitted twice before its Work was "
-            "done. Wait for the first, or use another name");
-      }
-      was_refused = true;
-    } else {
-      const auto deadline = Deadline::after(30);
-      while (!was_refused && !deadline.passed()) std::this_thread::yield();
-      gate = comm.allreduce("x", values);
-    }
-    gate.wait();  // the first operation is unharmed
-    still_works(comm);
-  });
-}
-
 TEST_F(BadInput, AGroupWithADuplicateIsRefusedWhole) {
   run_threads(1, [&](Communicator& comm) {
     auto& values = memory(comm).floats;
@@ -184,47 +122,32 @@ TEST_F(BadInput, AGroupWithADuplicateIsRefusedWhole) {
 TEST_F(BadInput, ARankThatDoesNotStart) {
   auto options = Options::thread_rank(1, 3, make_memory_store());
   options.connect_timeout = 0.3;
-  try {
-    Communicator::create(options);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    // The error names the time that the rank waited, which is longer on a busy machine.
-    const std::string text = error.what();
-    double seconds = 0;
-    int end = 0;
-    ASSERT_EQ(std::sscanf(text.c_str(), "rank 1 waited %lf%n", &seconds, &end), 1) << text;
-    EXPECT_GE(seconds, 0.3);
-    EXPECT_EQ(text.substr(static_cast<size_t>(end)),
-              " s for ranks 0 2 of 3 to start; did it die, or is TUTTI_CONNECT_TIMEOUT too short?");
-  }
+  const auto text = test::refusal([&] { Communicator::create(options); }, ErrorCode::timeout);
+  // As long as it waited, which is longer where the machine is busy.
+  double seconds = 0;
+  int end = 0;
+  ASSERT_EQ(std::sscanf(text.c_str(), "rank 1 waited %lf%n", &seconds, &end), 1) << text;
+  EXPECT_GE(seconds, 0.3);
+  EXPECT_EQ(text.substr(static_cast<size_t>(end)),
+            " s for ranks 0 2 of 3 to start; did it die, or is TUTTI_CONNECT_TIMEOUT too short?");
 }
 
 TEST_F(BadInput, TwoProcessesOfOneRank) {
   const auto store = make_memory_store();
   store->set("job/0/place/0", "somebody else");
-  try {
-    Communicator::create(Options::thread_rank(0, 2, store));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_NE(std::string(error.what()).find("two processes say that they are rank 0"),
-              std::string::npos);
-  }
+  test::expect_error(ErrorCode::invalid_argument, "two processes say that they are rank 0",
+                     [&] { Communicator::create(Options::thread_rank(0, 2, store)); });
 }
 
 TEST_F(BadInput, DifferentVersions) {
   const auto store = make_memory_store();
   store->set("job/0/terms", "9.9.9\n1\nwhatever a later version writes");
-  try {
-    Communicator::create(Options::thread_rank(0, 2, store));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::version);
-    EXPECT_STREQ(error.what(),
-                 "rank 0 runs version 0.1.0 of the library, rank 1 runs version 9.9.9; all ranks "
-                 "must run the same version");
-  }
+  EXPECT_STREQ(
+      test::expect_error(ErrorCode::version, "",
+                         [&] { Communicator::create(Options::thread_rank(0, 2, store)); })
+          .what(),
+      "rank 0 runs version 0.1.0 of the library, rank 1 runs version 9.9.9; all ranks must run "
+      "the same version");
 }
 
 // Another program uses the same store under the same name.
@@ -264,21 +187,10 @@ TEST_F(BadInput, AWaitThatEndsWithItsDeadline) {
 }
 
 TEST_F(BadInput, DifferentSettings) {
-  const auto store = make_memory_store();
-  std::vector<std::string> errors(2);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      auto options = Options::thread_rank(rank, 2, store);
-      options.connect_timeout = 2;
-      options.fusion_bytes = rank == 0 ? 1000 : 2000;
-      try {
-        Communicator::create(options);
-      } catch (const Error& error) {
-        errors[static_cast<size_t>(rank)] = error.what();
-      }
-    });
-  for (auto& thread : threads) thread.join();
+  const auto errors = test::create_refusals(2, [](Options& options) {
+    options.connect_timeout = 2;
+    options.fusion_bytes = options.rank == 0 ? 1000 : 2000;
+  });
   for (const auto& error : errors)
     EXPECT_EQ(error,
               "rank 0 has TUTTI_FUSION_BYTES=1000, rank 1 has TUTTI_FUSION_BYTES=2000; all ranks "
@@ -409,38 +321,9 @@ TEST_F(BadInput, UseAfterClose) {
     if (comm.rank() == 0) late = comm.allreduce("never", memory(comm).floats);
     comm.barrier_blocking();
   });
-  try {
-    late.wait();
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_TRUE(error.code() == ErrorCode::closed || error.code() == ErrorCode::peer_left)
-        << error.what();
-  }
-}
-
-TEST_F(BadInput, ARankThatLeavesIsNamed) {
-  run_threads(2, [&](Communicator& comm) {
-    if (comm.rank() == 1) return;
-    try {
-      comm.allreduce("x", memory(comm).floats).wait();
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::peer_left);
-      EXPECT_EQ(error.rank(), 1);
-    }
-  });
-}
-
-TEST_F(BadInput, TheLibraryInstallsNoSignalHandler) {
-  std::array<struct sigaction, 32> before{}, after{};
-  for (int signal = 1; signal < 32; ++signal)
-    ::sigaction(signal, nullptr, &before[static_cast<size_t>(signal)]);
-  run_threads(2, [](Communicator& comm) { still_works(comm); });
-  for (int signal = 1; signal < 32; ++signal) {
-    const auto index = static_cast<size_t>(signal);
-    ::sigaction(signal, nullptr, &after[index]);
-    EXPECT_EQ(before[index].sa_handler, after[index].sa_handler) << "signal " << signal;
-  }
+  const auto error = test::error_of([&] { late.wait(); });
+  EXPECT_TRUE(error.code() == ErrorCode::closed || error.code() == ErrorCode::peer_left)
+      << error.what();
 }
 
 }  // namespace

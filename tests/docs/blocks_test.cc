@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/docs/pages.h"
+#include "tests/support/scratch_folder.h"
 
 namespace tutti::docs {
 namespace {
@@ -22,14 +23,6 @@ const fs::path kBuild = TUTTI_BUILD_DIR;
 // A folder that is removed with the test.
 class Scratch {
  public:
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "tutti_docs_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
   const fs::path& path() const { return path_; }
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path_ / name) << text;
@@ -46,7 +39,8 @@ class Scratch {
   }
 
  private:
-  fs::path path_;
+  const test::ScratchFolder folder_;
+  const fs::path path_ = folder_.path();
 };
 
 std::string place(const Block& block) {

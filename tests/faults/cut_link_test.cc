@@ -15,6 +15,7 @@
 
 #include "tests/faults/view.h"
 #include "tests/support/network_namespaces.h"
+#include "tests/support/wait_until.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/core/communicator.h"
 #if TUTTI_HAS_NCCL
@@ -143,10 +144,7 @@ void cut_and_restore(const std::string& backend) {
 #endif
       return rank_body(rank, ranks, store, backend, shared, cut_rank);
     }));
-  const auto deadline = Deadline::after(20);
-  while (shared.running < ranks && !deadline.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_EQ(shared.running, ranks);
+  ASSERT_TRUE(test::wait_until([&] { return shared.running >= ranks; }, 20));
   std::this_thread::sleep_for(std::chrono::seconds(1));
   shared.cut = now();
   hosts.cut(layout.back());

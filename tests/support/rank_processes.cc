@@ -13,10 +13,10 @@
 
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
 
 #include "tests/support/network_namespaces.h"
 #include "tests/support/ranks.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/descriptor.h"
 
@@ -152,23 +152,6 @@ pid_t fork_and_run(const std::function<int()>& run) {
   return child;
 }
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti_test_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw system_error("cannot make a folder", errno);
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 Options rank_options(int rank, int size, const std::string& store, const Tune& tune) {
   Options options;
   options.rank = options.local_rank = rank;
@@ -184,7 +167,7 @@ Options rank_options(int rank, int size, const std::string& store, const Tune& t
 }  // namespace
 
 void run_processes(int size, const RankFunction& body, const Tune& tune, double seconds, int dies) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   auto children = start_children(
       size, [](int, const auto& run) { return fork_and_run(run); },
       [&](int rank) { return rank_options(rank, size, "file://" + folder.path(), tune); }, body);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/text.h"
 
@@ -67,23 +68,47 @@ void still_works(Communicator& comm) {
   EXPECT_EQ(values, std::vector<float>(10, static_cast<float>(comm.size())));
 }
 
-void run_threads(int size, const RankFunction& body, const Tune& tune, double seconds) {
-  const auto store = make_memory_store();
-  Watchdog watchdog(size, seconds);
+void on_threads(int first, int end, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
+  for (int rank = first; rank < end; ++rank)
+    threads.emplace_back([&body, rank] {
       try {
-        auto options = Options::thread_rank(rank, size, store);
-        if (tune) tune(options);
-        const auto communicator = Communicator::create(std::move(options));
-        body(*communicator);
+        body(rank);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
-      watchdog.ended(rank);
     });
   for (auto& thread : threads) thread.join();
+}
+
+std::vector<std::string> create_refusals(int size, const Tune& tune,
+                                         std::optional<ErrorCode> code) {
+  std::vector<std::string> heard(static_cast<size_t>(size));
+  const auto store = make_memory_store();
+  on_threads(0, size, [&](int rank) {
+    auto options = Options::thread_rank(rank, size, store);
+    tune(options);
+    const auto error = error_of([&] { Communicator::create(options); }, 10);
+    EXPECT_EQ(error.code(), code.value_or(error.code())) << error.what();
+    heard[static_cast<size_t>(rank)] = error.what();
+  });
+  return heard;
+}
+
+void run_threads(int size, const RankFunction& body, const Tune& tune, double seconds) {
+  const auto store = make_memory_store();
+  Watchdog watchdog(size, seconds);
+  on_threads(0, size, [&](int rank) {
+    try {
+      auto options = Options::thread_rank(rank, size, store);
+      if (tune) tune(options);
+      const auto communicator = Communicator::create(std::move(options));
+      body(*communicator);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << ": " << error.what();
+    }
+    watchdog.ended(rank);
+  });
 }
 
 }  // namespace tutti::test

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,15 @@ Tune over(std::string backend);
 /// Fails the test unless an allreduce sums 10 ones of every rank. Ranks call it after an error that
 /// must not end the communicator.
 void still_works(Communicator& comm);
+
+/// Calls `body` with each number from `first` to before `end`, in a thread each. What it throws
+/// becomes a test failure that names the rank.
+void on_threads(int first, int end, const std::function<void(int rank)>& body);
+
+/// Returns what each of `size` ranks hears whose create() is refused, which all hear soon; `code`,
+/// if given, is that of the error.
+std::vector<std::string> create_refusals(int size, const Tune& tune,
+                                         std::optional<ErrorCode> code = {});
 
 /// Runs `body` on `size` ranks that are threads of this process. Each rank has its own Communicator
 /// over one memory store. An exception of a rank becomes a test failure that names the rank. gtest

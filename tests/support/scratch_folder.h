@@ -21,6 +21,7 @@ class ScratchFolder {
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
   const std::string& path() const { return path_; }
+  std::string inside(const std::string& name) const { return path_ + "/" + name; }
 
  private:
   std::string path_;

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "tests/kernels/kernel_test.h"
+#include "tests/support/expect_error.h"
 #include "tests/tensor/fake_device.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
@@ -273,14 +274,10 @@ TEST_P(DeviceRuntimeConformance, TooMuchIsAnErrorThatNamesBytesAndDevice) {
   // The fake device allocates host memory, and sanitizers end a program that asks for too much of
   // it.
   const size_t bytes = device_.kind == DeviceKind::fake ? ~size_t{0} : size_t{1} << 50;
-  try {
-    runtime_->allocate(bytes, device_);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
-    EXPECT_THAT(error.what(), StartsWith("cannot allocate " + std::to_string(bytes) + " bytes on " +
-                                         to_string(device_)));
-  }
+  const auto error =
+      test::expect_error(ErrorCode::out_of_memory, "", [&] { runtime_->allocate(bytes, device_); });
+  EXPECT_THAT(error.what(), StartsWith("cannot allocate " + std::to_string(bytes) + " bytes on " +
+                                       to_string(device_)));
   // The runtime still works.
   auto* memory = there(100);
   EXPECT_NE(memory, nullptr);
@@ -406,14 +403,7 @@ TEST_P(DeviceRuntimeConformance, AnEmptyBucketStillAnswers) {
 // --- the plugin ---------------------------------------------------------------------------------
 
 std::string refusal(ErrorCode code, const std::string& file) {
-  try {
-    load_device_plugin(DeviceKind::cuda, file);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  return "loaded";
+  return test::refusal([&] { load_device_plugin(DeviceKind::cuda, file); }, code);
 }
 
 TEST(CudaPlugin, WhatIsNoneIsRefusedInOneLine) {

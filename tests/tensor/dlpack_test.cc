@@ -33,15 +33,9 @@ struct Foreign {
 
 // Returns the message with which from_dlpack refuses. Checks that the tensor stayed with its owner.
 std::string refusal(Foreign& foreign) {
-  try {
-    from_dlpack(&foreign.managed);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(foreign.deleted, 0);
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted";
-  return "";
+  const auto text = test::refusal([&] { from_dlpack(&foreign.managed); });
+  EXPECT_EQ(foreign.deleted, 0);
+  return text;
 }
 
 TEST(FromDlpack, SharesTheMemoryAndDeletesOnce) {

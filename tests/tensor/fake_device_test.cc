@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/tensor/tensor.h"
@@ -174,25 +175,16 @@ TEST(FakeDevice, MemoryIsFreshGarbageAndTooMuchIsAnError) {
   EXPECT_EQ(bytes[0], 0xa5);
   EXPECT_EQ(bytes[99], 0xa5);
   device.free(bytes, kFake);
-  try {
-    device.allocate(~size_t{0}, {DeviceKind::fake, 1});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
-    EXPECT_STREQ(error.what(), "cannot allocate 18446744073709551615 bytes on fake:1");
-  }
+  const Device other{DeviceKind::fake, 1};
+  EXPECT_EQ(test::refusal([&] { device.allocate(~size_t{0}, other); }, ErrorCode::out_of_memory),
+            "cannot allocate 18446744073709551615 bytes on fake:1");
 }
 
 TEST(FakeDevice, AHostFunctionMustNotCallTheRuntime) {
   FakeDevice device;
   std::string message;
-  device.host_function({}, [&] {
-    try {
-      device.host_function({}, [] {});
-    } catch (const Error& error) {
-      message = error.what();
-    }
-  });
+  device.host_function(
+      {}, [&] { message = test::error_of([&] { device.host_function({}, [] {}); }).what(); });
   device.synchronize({});
   EXPECT_EQ(message, "a host function called the device runtime");
 }

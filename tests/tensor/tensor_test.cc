@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 #include "tutti/tensor/device_plugin.h"
 #include "tutti/tensor/device_runtime.h"
@@ -23,14 +24,7 @@ using testing::HasSubstr;
 
 template <class Function>
 std::string message_of(ErrorCode code, Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
+  return test::refusal(function, code);
 }
 
 TEST(Shape, CountsElements) {

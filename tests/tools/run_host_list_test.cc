@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_error.h"
 #include "tools/run/host_list.h"
 #include "tutti/base/error.h"
 
@@ -10,12 +11,7 @@ namespace {
 using testing::HasSubstr;
 
 std::string refusal(const std::string& text) {
-  try {
-    parse_hosts(text);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return test::error_of([&] { parse_hosts(text); }).what();
 }
 
 TEST(HostList, IsParsed) {
@@ -59,12 +55,10 @@ TEST(PlaceRanks, MayLeaveSlotsEmpty) {
 }
 
 TEST(PlaceRanks, RefusesMoreThanSlots) {
-  try {
-    place_ranks({{"a", 2}}, 3);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "-np 3, but --hosts has room for 2");
-  }
+  EXPECT_STREQ(test::error_of([&] {
+                 place_ranks({{"a", 2}}, 3);
+               }).what(),
+               "-np 3, but --hosts has room for 2");
 }
 
 TEST(ShellQuote, QuotesOnce) {

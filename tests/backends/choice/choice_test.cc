@@ -180,50 +180,33 @@ TEST(Choice, CountsTheTrafficOfAll) {
 
 // --- communicators ------------------------------------------------------------------------------
 
-std::vector<std::string> refusals(int size, const std::function<void(Options&)>& tune) {
-  std::vector<std::string> heard(static_cast<size_t>(size));
-  const auto store = make_memory_store();
-  const auto begin = Clock::now();
-  run_ranks(size, [&](int rank) {
-    auto options = Options::thread_rank(rank, size, store);
-    tune(options);
-    try {
-      Communicator::create(options);
-    } catch (const Error& error) {
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
-  });
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
-  return heard;
-}
-
 TEST(Choice, ACommunicatorUsesSeveralBackendsAndTheTimelineSaysWhich) {
   const auto file = fmt::format("{}choice_timeline_{}.json", testing::TempDir(), ::getpid());
-  const auto store = make_memory_store();
-  run_ranks(3, [&](int rank) {
-    auto options = Options::thread_rank(rank, 3, store);
+  const auto tune = [](Options& options) {
     options.algorithms = "allreduce:0-1k=shm/auto,64k-inf=tcp/ring;broadcast:0-inf=tcp/auto";
     options.fusion_bytes = 0;
-    const auto comm = Communicator::create(options);
-    EXPECT_EQ(comm->backend(), "memory,shm,tcp");
-    comm->start_timeline(file);
+  };
+  const auto body = [&](Communicator& comm) {
+    EXPECT_EQ(comm.backend(), "memory,shm,tcp");
+    comm.start_timeline(file);
     std::vector<float> small(10), middle(1000), large(100'000);
     for (int step = 0; step < 6; ++step) {
       for (auto* values : {&small, &middle, &large})
-        values->assign(values->size(), static_cast<float>(rank + step));
-      auto first = comm->allreduce("small", small, ReduceOp::sum);
-      auto second = comm->allreduce("large", large, ReduceOp::sum);
-      comm->allreduce("middle", middle, ReduceOp::sum).wait();
+        values->assign(values->size(), static_cast<float>(comm.rank() + step));
+      auto first = comm.allreduce("small", small, ReduceOp::sum);
+      auto second = comm.allreduce("large", large, ReduceOp::sum);
+      comm.allreduce("middle", middle, ReduceOp::sum).wait();
       second.wait();
       first.wait();
       for (auto* values : {&small, &middle, &large})
         ASSERT_EQ(*values, std::vector<float>(values->size(), static_cast<float>(3 + 3 * step)));
-      comm->allreduce_blocking("blocking", small, ReduceOp::max);
-      comm->broadcast("broadcast", middle, 1).wait();
+      comm.allreduce_blocking("blocking", small, ReduceOp::max);
+      comm.broadcast("broadcast", middle, 1).wait();
     }
-    EXPECT_GT(comm->statistics().replayed_buckets, 0u);
-    comm->stop_timeline();
-  });
+    EXPECT_GT(comm.statistics().replayed_buckets, 0u);
+    comm.stop_timeline();
+  };
+  run_threads(3, body, tune);
   std::ifstream stream(file);
   const std::string events((std::istreambuf_iterator<char>(stream)), {});
   std::filesystem::remove(file);
@@ -234,20 +217,20 @@ TEST(Choice, ACommunicatorUsesSeveralBackendsAndTheTimelineSaysWhich) {
 }
 
 TEST(Choice, ATypoInTheScoresIsToldOnAllRanks) {
-  const auto one = refusals(2, [](Options& options) {
+  const auto one = create_refusals(2, [](Options& options) {
     if (options.rank == 1) options.algorithms = "allreduce:0-32k=smh/one_shot";
   });
   EXPECT_THAT(one[1], testing::StartsWith("TUTTI_ALGORITHMS=allreduce:0-32k=smh/one_shot: there is "
                                           "no backend \"smh\", did you mean \"shm\"?"));
   EXPECT_EQ(one[0], "rank 1: " + one[1]);
   const auto all =
-      refusals(2, [](Options& options) { options.algorithms = "allreduce:0-3x=ring"; });
+      create_refusals(2, [](Options& options) { options.algorithms = "allreduce:0-3x=ring"; });
   for (const auto& line : all) EXPECT_THAT(line, HasSubstr("\"3x\" is not a size"));
 }
 
 TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
-  const auto backends =
-      refusals(3, [](Options& options) { options.backend = options.rank == 1 ? "shm" : "tcp"; });
+  const auto backends = create_refusals(
+      3, [](Options& options) { options.backend = options.rank == 1 ? "shm" : "tcp"; });
   // The message names rank 1 and whichever other rank published its settings first.
   EXPECT_THAT(backends[0],
               testing::AnyOf("rank 0 has TUTTI_BACKEND=tcp, rank 1 has TUTTI_BACKEND=shm; all "
@@ -255,7 +238,7 @@ TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
                              "rank 1 has TUTTI_BACKEND=shm, rank 2 has TUTTI_BACKEND=tcp; all "
                              "ranks must have the same setting"));
   for (const auto& heard : backends) EXPECT_EQ(heard, backends[0]);
-  const auto scores = refusals(2, [](Options& options) {
+  const auto scores = create_refusals(2, [](Options& options) {
     options.algorithms = options.rank == 1 ? "allreduce:0-inf=tcp/ring" : "allreduce:0-inf=ring";
   });
   EXPECT_THAT(scores[0], HasSubstr("rank 0 has TUTTI_ALGORITHMS=allreduce:0-inf=ring, rank 1 has "
@@ -264,7 +247,7 @@ TEST(Choice, RanksThatChooseDifferentlyAreToldOnAllRanks) {
 }
 
 TEST(Choice, AnInterfaceThatOneRankLacksIsToldOnAllRanks) {
-  const auto heard = refusals(3, [](Options& options) {
+  const auto heard = create_refusals(3, [](Options& options) {
     options.backend = "tcp";
     if (options.rank == 1) options.network_interface = "eth99";
   });
@@ -276,7 +259,7 @@ TEST(Choice, AnInterfaceThatOneRankLacksIsToldOnAllRanks) {
 
 TEST(Choice, TwoLevelsNeedBackendsThatFit) {
   const auto refusal = [](const std::string& name) {
-    const auto heard = refusals(2, [&](Options& options) { options.backend = name; });
+    const auto heard = create_refusals(2, [&](Options& options) { options.backend = name; });
     EXPECT_FALSE(heard[0].empty() || heard[1].empty()) << name;
     return heard[0];
   };

@@ -293,6 +293,7 @@ TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
       uint32_t verdict;
       std::vector<Outside> outsides;
       std::vector<Running> running;
+      std::string name() const { return fmt::format("{} elements", count); }
     };
     for (const int queue : {0, 1, 2}) {
       std::vector<std::unique_ptr<One>> all;
@@ -303,10 +304,7 @@ TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
         all.back()->outsides.resize(static_cast<size_t>(size));
       }
       std::shuffle(all.begin(), all.end(), random);
-      std::vector<size_t> next(static_cast<size_t>(size), 0);
-      const auto start_one = [&](int rank) {
-        auto& at = next[static_cast<size_t>(rank)];
-        auto& one = *all[at];
+      run_far_ahead(all, random, [&](int rank, One& one, uint64_t tag) {
         auto& outside = one.outsides[static_cast<size_t>(rank)];
         const auto n = static_cast<size_t>(one.count);
         outside.input.assign(n, static_cast<float>(rank + 1));
@@ -314,30 +312,12 @@ TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
         outside.bucket.assign(n, -2);
         Launch launch;
         launch.queue = queue;
-        launch.tag = ++at;
-        launch.verdict = rank == static_cast<int>(at) % size ? one.verdict : 0;
-        auto operation = outside.start_sum(end(rank), launch, std::span(&one.count, 1),
-                                           static_cast<uint64_t>(queue) * 1000);
-        one.running.push_back({rank, std::move(operation)});
-      };
-      const auto deadline = Deadline::after(kPatience);
-      size_t over = 0;
-      while (over < all.size() * static_cast<size_t>(size) && !deadline.passed()) {
-        // One rank may be many operations ahead of another.
-        const int rank = static_cast<int>(random() % static_cast<uint64_t>(size));
-        if (next[static_cast<size_t>(rank)] < all.size() && random() % 3 == 0) start_one(rank);
-        end(rank).progress();
-        for (auto& one : all)
-          for (auto& running : one->running) {
-            if (running.rank != rank || running.state != OperationState::pending) continue;
-            running.state = running.operation->advance();
-            if (running.state == OperationState::pending) continue;
-            ++over;
-            running.operation.reset();
-            EXPECT_EQ(running.state, one->verdict ? OperationState::vetoed : OperationState::done);
-          }
-      }
-      ASSERT_EQ(over, all.size() * static_cast<size_t>(size)) << "queue " << queue;
+        launch.tag = tag;
+        launch.verdict = rank == static_cast<int>(tag) % size ? one.verdict : 0;
+        return outside.start_sum(end(rank), launch, std::span(&one.count, 1),
+                                 static_cast<uint64_t>(queue) * 1000);
+      });
+      if (HasFatalFailure()) FAIL() << "queue " << queue;
       const auto sum = static_cast<float>(size * (size + 1) / 2);
       for (const auto& one : all)
         for (const auto& outside : one->outsides)

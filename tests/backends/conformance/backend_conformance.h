@@ -92,6 +92,36 @@ class BackendConformance : public testing::TestWithParam<BackendMaker> {
     for (const auto& one : running)
       EXPECT_EQ(one.state, expected) << "rank " << one.rank << " of " << size();
   }
+  /// Starts all operations on all ranks, of which one may be many operations ahead of another, and
+  /// drives them until they are over. `start(rank, one, tag)` starts one.
+  template <class One, class Start>
+  void run_far_ahead(std::vector<std::unique_ptr<One>>& all, std::mt19937_64& random,
+                     const Start& start) {
+    std::vector<size_t> started(static_cast<size_t>(size()), 0);
+    const size_t wanted = all.size() * started.size();
+    const auto deadline = Deadline::after(kPatience);
+    size_t over = 0;
+    while (over < wanted && !deadline.passed()) {
+      const int rank = static_cast<int>(random() % started.size());
+      auto& count = started[static_cast<size_t>(rank)];
+      if (count < all.size() && random() % 3 == 0) {
+        auto& one = *all[count++];
+        one.running.push_back({rank, start(rank, one, count)});
+      }
+      end(rank).progress();
+      for (auto& one : all)
+        for (auto& running : one->running) {
+          if (running.rank != rank || running.state != OperationState::pending) continue;
+          running.state = running.operation->advance();
+          if (running.state == OperationState::pending) continue;
+          ++over;
+          running.operation.reset();
+          EXPECT_EQ(running.state, one->verdict ? OperationState::vetoed : OperationState::done)
+              << one->name();
+        }
+    }
+    ASSERT_EQ(over, wanted) << "of " << size() << " ranks";
+  }
   void run(Case& test) {
     auto running = start(test, ++tag_);
     finish(running, OperationState::done);

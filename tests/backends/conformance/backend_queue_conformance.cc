@@ -95,6 +95,7 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
       int vetoing = 0;
       std::vector<std::unique_ptr<Part>> parts;
       std::vector<Running> running;
+      std::string_view name() const { return to_string(test.shape.kind); }
     };
     std::vector<std::unique_ptr<One>> all;
     const int64_t counts[] = {0, 3, 40, 3000, 70'000, 140'000};
@@ -111,37 +112,17 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
       one->parts.resize(static_cast<size_t>(size));
       all.push_back(std::move(one));
     }
-    std::vector<size_t> next(static_cast<size_t>(size), 0);
-    const auto start_one = [&](int rank) {
-      auto& at = next[static_cast<size_t>(rank)];
-      auto& one = *all[at++];
+    run_far_ahead(all, random, [&](int rank, One& one, uint64_t tag) {
       const auto form = static_cast<Form>(random() % kForms);
       auto& part = one.parts[static_cast<size_t>(rank)];
       part = std::make_unique<Part>(end(rank), one.test, rank, form);
-      auto launch = launch_in(1, at);
+      auto launch = launch_in(1, tag);
       launch.verdict = one.vetoing == rank ? one.verdict : 0;
       auto collective = part->collective;
       if (launch.verdict != 0) collective.input = collective.output = nullptr;
-      one.running.push_back({rank, start_in_queue(end(rank), collective, launch)});
-    };
-    const auto deadline = Deadline::after(kPatience);
-    size_t over = 0;
-    while (over < kOperations * static_cast<size_t>(size) && !deadline.passed()) {
-      const int rank = static_cast<int>(random() % static_cast<uint64_t>(size));
-      if (next[static_cast<size_t>(rank)] < kOperations && random() % 3 == 0) start_one(rank);
-      end(rank).progress();
-      for (auto& one : all)
-        for (auto& running : one->running) {
-          if (running.rank != rank || running.state != OperationState::pending) continue;
-          running.state = running.operation->advance();
-          if (running.state == OperationState::pending) continue;
-          ++over;
-          running.operation.reset();
-          EXPECT_EQ(running.state, one->verdict ? OperationState::vetoed : OperationState::done)
-              << to_string(one->test.shape.kind);
-        }
-    }
-    ASSERT_EQ(over, kOperations * static_cast<size_t>(size)) << "of " << size << " ranks";
+      return start_in_queue(end(rank), collective, launch);
+    });
+    if (HasFatalFailure()) return;
     for (const auto& one : all)
       for (const auto& part : one->parts) {
         if (one->verdict == 0)

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/user_stream.h"
@@ -101,5 +103,27 @@ struct Bucket {
   OperationPtr operation;
   OperationState state = OperationState::pending;
 };
+using Buckets = std::vector<std::unique_ptr<Bucket>>;
+
+/// Drives all ends until all of these are over.
+inline void drive(Backends& ends, const Buckets& buckets) {
+  drive(ends, [&] {
+    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
+  });
+}
+/// Drives all ends for so long.
+inline void drive_for(Backends& ends, double seconds) {
+  const auto until = Deadline::after(seconds);
+  while (!until.passed())
+    for (auto& end : ends) end->progress();
+}
+
+inline void expect_all(const Buckets& buckets, OperationState state, float value) {
+  for (const auto& bucket : buckets) {
+    EXPECT_EQ(bucket->state, state);
+    EXPECT_EQ(*bucket->gate, state == OperationState::done ? 1u : 0u);
+    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(value));
+  }
+}
 
 }  // namespace tutti::test

@@ -4,9 +4,10 @@
 #include <gmock/gmock.h>
 
 #include "tests/backends/conformance/backend_conformance.h"
-#include "tests/backends/conformance/device_bucket.h"
-#include "tests/backends/conformance/on_device.h"
+#include "tests/backends/conformance/device_conformance.h"
 #include "tests/backends/fake_nccl/judge.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/wait_until.h"
 
 namespace tutti::test {
 namespace {
@@ -20,61 +21,20 @@ Backends nccl_backends(int size) {
   });
 }
 
-BackendMaker maker(const std::string& name, bool device) {
-  return {name, [device](int size) {
-            auto backends = nccl_backends(size);
-            if (device)
-              for (auto& backend : backends) backend = on_device(std::move(backend));
-            return backends;
-          }};
-}
-
-// Host memory uses other backends, whose own tests already run under thread sanitizer.
-std::vector<BackendMaker> makers() {
-  std::vector<BackendMaker> all{maker("DeviceMemory", true)};
-#ifndef __SANITIZE_THREAD__
-  all.push_back(maker("HostMemory", false));
-#endif
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance, testing::ValuesIn(makers()),
+INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance, testing::ValuesIn(device_makers(nccl_backends)),
                          [](const auto& info) { return info.param.name; });
-
-TEST(Nccl, ABucketOpensItsGateWhenItIsUnpacked) {
-  auto ends = nccl_backends(2);
-  Bucket first(*ends[0], 1), second(*ends[1], 1);
-  drive(ends, [&] { return first.is_over() && second.is_over(); });
-  for (auto* bucket : {&first, &second}) {
-    EXPECT_EQ(bucket->state, OperationState::done);
-    EXPECT_EQ(*bucket->gate, 1u);
-    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(2.0f));
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Nccl, DeviceConformance, testing::Values(nccl_backends));
 
 TEST(Nccl, AnOperationInNoQueueKnowsThatARankHasNotStartedIt) {
   auto ends = nccl_backends(2);
   Bucket first(*ends[0], 1, 1000, 0, nullptr, kNoQueue);
-  const auto until = Deadline::after(0.05);
-  while (!until.passed())
-    for (auto& end : ends) end->progress();
+  drive_for(ends, 0.05);
   EXPECT_FALSE(first.is_over());
   EXPECT_TRUE(first.operation->lacks_ranks());
   Bucket second(*ends[1], 1, 1000, 0, nullptr, kNoQueue);
   drive(ends, [&] { return !first.operation->lacks_ranks() && !second.operation->lacks_ranks(); });
   drive(ends, [&] { return first.is_over() && second.is_over(); });
   EXPECT_THAT(first.tensor.span<float>(), testing::Each(2.0f));
-}
-
-TEST(Nccl, AVetoedBucketWritesNothingAndOpensNoGate) {
-  auto ends = nccl_backends(2);
-  Bucket first(*ends[0], 1), second(*ends[1], 1, 1000, 1);
-  drive(ends, [&] { return first.is_over() && second.is_over(); });
-  for (auto* bucket : {&first, &second}) {
-    EXPECT_EQ(bucket->state, OperationState::vetoed);
-    EXPECT_EQ(*bucket->gate, 0u);
-    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(1.0f));
-  }
 }
 
 TEST(Nccl, LargeBucketsLiveInRegisteredMemoryWhereThatIsSafe) {
@@ -130,45 +90,25 @@ TEST(Nccl, ABucketThatAnotherRankGivesUpIsCalledOnce) {
 TEST(Nccl, AHangEndsWithAbort) {
   auto ends = nccl_backends(3);
   FakeNccl::hang(1);
-  std::vector<std::unique_ptr<Bucket>> buckets;
+  Buckets buckets;
   for (uint64_t tag = 1; tag <= 3; ++tag)
     for (auto& end : ends) buckets.push_back(std::make_unique<Bucket>(*end, tag));
-  const auto until = Deadline::after(0.1);
-  while (!until.passed())
-    for (auto& end : ends) end->progress();
+  drive_for(ends, 0.1);
   for (auto& bucket : buckets) EXPECT_FALSE(bucket->is_over());
   const auto begin = Clock::now();
   for (auto& end : ends)
     std::thread([&] { end->abort(Error(ErrorCode::closed, "enough")); }).join();
-  drive(ends, [&] {
-    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
-  });
+  drive(ends, buckets);
   for (auto& bucket : buckets) EXPECT_EQ(bucket->state, OperationState::failed);
   buckets.clear();
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
-  const auto patience = Deadline::after(30);
-  while (FakeNccl::living() > 0 && !patience.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(test::wait_until([&] { return FakeNccl::living() <= 0; }));
   // Per rank: two streams, and the communicator they were split from.
   EXPECT_EQ(FakeNccl::aborts(), 9);
 }
 
-// A device that failed for good returns the error from every call, also in destructors.
-TEST(Nccl, ADeviceThatFailedDoesNotEndTheProcess) {
-  auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
-  {
-    auto ends = nccl_backends(2);
-    {
-      Bucket first(*ends[0], 1), second(*ends[1], 1);
-      drive(ends, [&] { return first.is_over() && second.is_over(); });
-    }
-    device.fail_for_good();
-  }
-  device.fail_for_good(false);
-}
-
-// When a device fails for good, its pending operations are abandoned: nothing waits for them, and
-// streams of the user that wait for them continue.
+// Operations are let go of while they are on their way on a device that failed for good: nothing is
+// waited for, and streams of the user that wait for them go on.
 TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
   auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
   const auto begin = Clock::now();
@@ -176,9 +116,7 @@ TEST(Nccl, OperationsOnADeviceThatFailedAreLetGoOf) {
     auto ends = nccl_backends(2);
     FakeNccl::hang(1);
     Bucket first(*ends[0], 1), second(*ends[1], 1), behind(*ends[0], 2);
-    const auto until = Deadline::after(0.1);
-    while (!until.passed())
-      for (auto& end : ends) end->progress();
+    drive_for(ends, 0.1);
     for (auto* bucket : {&first, &second, &behind}) EXPECT_FALSE(bucket->is_over());
     device.fail_for_good();
     for (auto* bucket : {&first, &second, &behind}) {
@@ -209,10 +147,9 @@ TEST(Nccl, AnOperationThatTheDeviceHoldsKeepsItsWord) {
   for (auto& word : words) word = device.take_word();
   std::atomic_ref(*held.gate).store(0);
   user.let_go();
-  const auto patience = Deadline::after(10);
-  while (std::atomic_ref(*held.gate).load(std::memory_order_acquire) == 0 && !patience.passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(*held.gate, 1u) << "the device never came to it";
+  EXPECT_TRUE(test::wait_until(
+      [&] { return std::atomic_ref(*held.gate).load(std::memory_order_acquire) != 0; }, 10))
+      << "the device never came to it";
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the flag is written after the gate
   for (auto* word : words) EXPECT_EQ(std::atomic_ref(*word).load(std::memory_order_acquire), 0u);
   for (auto* word : words) device.give_back_word(word);
@@ -242,18 +179,12 @@ TEST(Nccl, WhatIsMissingIsOneErrorOnAllRanks) {
        {Row{"/nowhere/libnccl.so.2", 22809, "NCCL cannot be loaded"},
         Row{TUTTI_FAKE_NCCL, 21705, "is NCCL 2.17.5, but backend nccl needs 2.18.0 or later"}}) {
     FakeNccl::begin({.version = version});
-    std::vector<std::string> heard(2);
-    const auto store = make_memory_store();
-    run_ranks(2, [&](int rank) {
-      auto context = thread_context(rank, 2, store);
-      context.settings["TUTTI_BACKEND_LIBRARY"] =
-          rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
-      try {
-        find_backend("nccl").connect(context);
-      } catch (const Error& error) {
-        heard[static_cast<size_t>(rank)] = error.what();
-      }
-    });
+    const auto heard = connect_refusals(
+        find_backend("nccl"), 2, version < 22000 ? ErrorCode::version : ErrorCode::unavailable,
+        [&, &library = library, &version = version](Context& context) {
+          context.settings["TUTTI_BACKEND_LIBRARY"] =
+              context.rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
+        });
     for (const auto& text : heard)
       EXPECT_THAT(text, testing::AllOf(testing::StartsWith("rank "), testing::HasSubstr(says)));
     EXPECT_EQ(heard[0], heard[1]);
@@ -282,29 +213,16 @@ TEST(Nccl, SettingsReachEveryCommunicator) {
   FakeNccl::begin({.version = 21805});
   connect("max_ctas=8");
   EXPECT_THAT(FakeNccl::configs(), testing::Each("max_ctas=8"));
-  try {
-    connect("max_ctas=8,traffic_class=3");
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "rank 0: TUTTI_NCCL_CONFIG: traffic_class needs NCCL 2.25.0, but NCCL 2.18.5 is "
-                 "here; leave it out or install a newer one");
-  }
+  EXPECT_STREQ(error_of([&] { connect("max_ctas=8,traffic_class=3"); }).what(),
+               "rank 0: TUTTI_NCCL_CONFIG: traffic_class needs NCCL 2.25.0, but NCCL 2.18.5 is "
+               "here; leave it out or install a newer one");
 }
 
 TEST(Nccl, TwoRanksOnOneGpuHearWhatToDo) {
   FakeNccl::begin({.refuse_shared_device = true});
-  std::vector<std::string> heard(2);
-  const auto store = make_memory_store();
-  run_ranks(2, [&](int rank) {
-    auto context = thread_context(rank, 2, store);
-    context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
-    try {
-      find_backend("nccl").connect(context);
-    } catch (const Error& error) {
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
-  });
+  const auto heard = connect_refusals(
+      find_backend("nccl"), 2, ErrorCode::invalid_argument,
+      [](Context& context) { context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL; });
   for (const auto& text : heard)
     EXPECT_THAT(text, testing::AllOf(testing::StartsWith("two ranks use one GPU"),
                                      testing::HasSubstr("NCCL_HOSTID"),
@@ -316,13 +234,8 @@ TEST(Nccl, WithoutADeviceThereIsNoBackend) {
   register_device_runtime(DeviceKind::fake, nullptr);
   auto context = thread_context(0, 1, make_memory_store());
   context.settings["TUTTI_BACKEND_LIBRARY"] = TUTTI_FAKE_NCCL;
-  try {
-    find_backend("nccl").connect(context);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unavailable);
-    EXPECT_THAT(error.what(), testing::HasSubstr("there is no GPU that NCCL could use"));
-  }
+  expect_error(ErrorCode::unavailable, "there is no GPU that NCCL could use",
+               [&] { find_backend("nccl").connect(context); });
   register_device_runtime(DeviceKind::fake, &device);
 }
 

@@ -12,6 +12,7 @@
 #include "tests/backends/nccl/nccl_levels.h"
 #include "tests/backends/nccl/nccl_ranks.h"
 #include "tests/backends/support/world.h"
+#include "tests/support/expect_error.h"
 #include "tutti/backends/plugins.h"
 
 namespace tutti::test {
@@ -32,12 +33,8 @@ TEST(NcclLevels, ARankOfAnotherHostThatLeavesIsNamed) {
         auto work = comm.allreduce("stuck", stream.view(tensor), ReduceOp::sum);
         work.wait_on(stream.get());
         const auto begin = Clock::now();
-        try {
-          work.wait();
-          ADD_FAILURE() << "nothing was thrown";
-        } catch (const Error& error) {
-          EXPECT_EQ(error.rank(), 3) << error.what();
-        }
+        const auto error = error_of([&] { work.wait(); });
+        EXPECT_EQ(error.rank(), 3) << error.what();
         EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
         device().synchronize(stream.get());
         ++errors;
@@ -65,12 +62,8 @@ TEST(NcclLevels, ARankThatHangsInTheInnerLevelAndLeavesIsNamed) {
       std::this_thread::sleep_for(std::chrono::seconds(1));
       return;
     }
-    try {
-      work.wait();
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.rank(), 3) << error.what();
-    }
+    const auto error = error_of([&] { work.wait(); });
+    EXPECT_EQ(error.rank(), 3) << error.what();
     ++errors;
   });
   EXPECT_EQ(errors, 3);
@@ -82,34 +75,21 @@ TEST(NcclLevels, NcclIsNoLevelBetweenItself) {
   auto context = thread_context(0, 1, make_memory_store());
   context.name = "nccl+nccl";
   context.plugins = plugins;
-  try {
-    find_backend("hierarchical").connect(context);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "backend nccl works on devices and cannot be the level between hosts of "
-                 "nccl+nccl; use nccl+tcp, or nccl alone");
-  }
+  EXPECT_STREQ(error_of([&] { find_backend("hierarchical").connect(context); }).what(),
+               "backend nccl works on devices and cannot be the level between hosts of "
+               "nccl+nccl; use nccl+tcp, or nccl alone");
 }
 
 TEST(NcclLevels, WhatAnyRankLacksIsOneErrorOnAll) {
   const auto plugins = load_backends("nccl+tcp", {}, {});
-  const auto store = make_memory_store();
-  std::vector<std::string> heard(4);
-  run_ranks(4, [&](int rank) {
-    auto context = thread_context(rank, 4, store);
-    context.name = "nccl+tcp";
-    context.plugins = plugins;
-    context.settings["TUTTI_BACKEND_LIBRARY"] =
-        rank == 3 ? "/nowhere/libnccl.so.2" : TUTTI_FAKE_NCCL;
-    for (int i = 0; i < 4; ++i)
-      context.places[static_cast<size_t>(i)].host = fmt::format("host {}", i / 2);
-    try {
-      find_backend("hierarchical").connect(context);
-    } catch (const Error& error) {
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
-  });
+  const auto heard = connect_refusals(
+      find_backend("hierarchical"), 4, ErrorCode::unavailable, [&](Context& context) {
+        context.name = "nccl+tcp";
+        context.plugins = plugins;
+        context.settings["TUTTI_BACKEND_LIBRARY"] =
+            context.rank == 3 ? "/nowhere/libnccl.so.2" : TUTTI_FAKE_NCCL;
+        for (size_t i = 0; i < 4; ++i) context.places[i].host = fmt::format("host {}", i / 2);
+      });
   for (const auto& text : heard)
     EXPECT_THAT(text, testing::HasSubstr("rank 1: NCCL cannot be loaded"));
 }

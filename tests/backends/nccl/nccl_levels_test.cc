@@ -200,43 +200,6 @@ TEST(NcclLevels, BroadcastAllgatherAndReduceScatterOnEveryLayout) {
   }
 }
 
-void train(Communicator& comm, bool waits_at_once) {
-  constexpr int kTensors = 8, kSteps = 20;
-  UserStream stream;
-  std::vector<Tensor> tensors;
-  for (int t = 0; t < kTensors; ++t)
-    tensors.emplace_back(Shape{50 + 37 * t}, t % 3 == 0 ? DataType::f64 : DataType::f32, kFake);
-  std::vector<Work> works;
-  for (int step = 0; step < kSteps; ++step) {
-    for (int t = 0; t < kTensors; ++t) {
-      const auto& tensor = tensors[static_cast<size_t>(t)];
-      stream.fill(tensor, [=, rank = comm.rank()](int64_t i) {
-        return (rank + 1) * 2 + static_cast<double>(i % 5 + step);
-      });
-      works.push_back(comm.allreduce(
-          fmt::format("t{}", t), stream.view(tensor),
-          {.op = ReduceOp::average, .prescale = 0.5, .postscale = 4.0, .wire = DataType::f32}));
-      if (waits_at_once) works.back().wait_on(stream.get());
-    }
-    for (size_t t = 0; t < kTensors; ++t) {
-      works[works.size() - kTensors + t].wait_on(stream.get());
-      device().host_function(stream.get(), [step, tensor = tensors[t]] {
-        double value = 0;
-        cast(tensor.dtype(), tensor.data() + 7 * size_of(tensor.dtype()), DataType::f64,
-             reinterpret_cast<std::byte*>(&value), 1);
-        if (value != 2.0 * (5 + 2 + step)) ADD_FAILURE() << "step " << step << ": " << value;
-      });
-    }
-    // Buckets overlap, so the last one may end first.
-    for (size_t t = 0; t < kTensors; ++t) works[works.size() - kTensors + t].wait();
-  }
-  for (auto& work : works) work.wait();
-  EXPECT_GT(comm.statistics().replayed_buckets, 0u);
-  // A plan with both sides of a wait in one bucket is repaired once.
-  EXPECT_LE(comm.statistics().vetoed_buckets, waits_at_once ? 2u : 0u);
-  comm.barrier("end").wait();
-}
-
 // A training loop as in the tests of nccl alone: buckets of several types that are scaled and cast.
 TEST(NcclLevels, StepsAreReplayedInStreamOrder) {
   run_levels(
@@ -251,42 +214,7 @@ TEST(NcclLevels, WhatWaitsForAUsersStreamHoldsUpNothingBeforeIt) {
 }
 
 TEST(NcclLevels, VetoedBucketsAreDroppedWholeAndRunAgain) {
-  run_levels(
-      kTwoByTwo,
-      [](Communicator& comm) {
-        UserStream stream;
-        constexpr int kTensors = 6;
-        const auto one_step = [&](int step, int extra, int skip) {
-          std::vector<Tensor> tensors;
-          std::vector<Work> works;
-          std::vector<int> order(kTensors);
-          std::iota(order.begin(), order.end(), 0);
-          if (skip >= 0) std::rotate(order.begin(), order.begin() + skip, order.end());
-          for (const int t : order) {
-            const int64_t count = 40 + (t == extra ? 8 : 0);
-            tensors.push_back(
-                stream.make(Shape{count}, DataType::f32,
-                            [=, rank = comm.rank()](int64_t) { return rank + 1 + step + t; }));
-            works.push_back(
-                comm.allreduce(fmt::format("v{}", t), stream.view(tensors.back()), ReduceOp::sum));
-          }
-          for (size_t i = 0; i < works.size(); ++i) {
-            works[i].wait();
-            stream.expect(tensors[i], [&](int64_t) { return rank_sum(4) + 4 * (step + order[i]); });
-          }
-        };
-        int step = 0;
-        for (; step < 8; ++step) one_step(step, -1, -1);
-        for (int round = 0; round < 4; ++round) {
-          one_step(step++, 1 + round, -1);
-          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);
-          one_step(step++, -1, comm.rank() == round ? 4 : -1);
-          for (int i = 0; i < 6; ++i) one_step(step++, -1, -1);
-        }
-        EXPECT_GT(comm.statistics().vetoed_buckets, 0u);
-        comm.barrier("end").wait();
-      },
-      [](Options& options) { options.fusion_bytes = 200; });
+  run_levels(kTwoByTwo, leave_the_plan, [](Options& options) { options.fusion_bytes = 200; });
 }
 
 TEST(NcclLevels, WhatBothLevelsDoNotServeGoesThroughHostMemory) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -57,28 +56,6 @@ std::string choices(const Backend& backend) {
   return text;
 }
 
-bool allreduce(Context& context, Backend& backend) {
-  std::vector<float> values(100'000, static_cast<float>(context.rank + 1));
-  const auto count = static_cast<int64_t>(values.size());
-  Collective collective;
-  collective.kind = CollectiveKind::allreduce;
-  collective.input = reinterpret_cast<const std::byte*>(values.data());
-  collective.output = reinterpret_cast<std::byte*>(values.data());
-  collective.send_counts = std::span(&count, 1);
-  Launch launch;
-  launch.tag = 1;
-  const auto operation = backend.start(collective, launch);
-  while (operation->advance() == OperationState::pending && !context.deadline.passed())
-    if (!backend.progress() && backend.arm()) {
-      Poller poller;
-      poller.watch(backend.descriptor(), EPOLLIN);
-      poller.wait(50);
-    }
-  const auto expected = static_cast<float>(context.size * (context.size + 1) / 2);
-  return values == std::vector<float>(values.size(), expected) ||
-         complain(context, "the allreduce is wrong");
-}
-
 // Connects, and checks that all ranks chose the same and can then work.
 bool start(Context& context, Start& seen) {
   context.log = [&](LogLevel level, std::string_view line) {
@@ -107,7 +84,7 @@ bool finish(Context& context, Start& seen, bool as_expected = true) {
   if (!as_expected)
     for (const auto* lines : {&seen.infos, &seen.warnings})
       for (const auto& line : *lines) complain(context, "not expected: " + line);
-  if (!allreduce(context, *seen.backend)) return false;
+  if (!sums_are_right(context, *seen.backend, 100'000, 1)) return false;
   meet(context, "done");
   seen.backend->transport()->goodbye(2);
   return as_expected || complain(context, "is not as expected");

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <string>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/scratch_folder.h"
 #include "tutti/base/error.h"
 
@@ -29,13 +30,7 @@ class NetworkRecordTest : public testing::Test {
   }
   void damage(const std::string& text) const { std::ofstream(file_) << text; }
   std::string refusal(ErrorCode code) const {
-    try {
-      record_.find("a");
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code);
-      return error.what();
-    }
-    return "";
+    return test::refusal([&] { record_.find("a"); }, code);
   }
 
   const ScratchFolder folder_;
@@ -94,13 +89,8 @@ TEST_F(NetworkRecordTest, SaysWhatItCannotReadOrWrite) {
   EXPECT_THAT(refusal(ErrorCode::io), HasSubstr(file_ + " cannot be read (Is a directory)"));
   EXPECT_THROW(record_.save("a", kOneLink), Error);
   const NetworkRecord below_a_file("/dev/null/networks");
-  try {
-    below_a_file.save("a", kOneLink);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::io);
-    EXPECT_THAT(error.what(), HasSubstr("/dev/null/networks cannot be"));
-  }
+  test::expect_error(ErrorCode::io, "/dev/null/networks cannot be",
+                     [&] { below_a_file.save("a", kOneLink); });
 }
 
 }  // namespace

@@ -4,8 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/backends/conformance/backend_conformance.h"
-#include "tests/backends/conformance/device_bucket.h"
-#include "tests/backends/conformance/on_device.h"
+#include "tests/backends/conformance/device_conformance.h"
 #include "tests/support/expect_error.h"
 
 namespace tutti::test {
@@ -30,66 +29,9 @@ Backends peer_backends(int size) {
   });
 }
 
-BackendMaker peer_maker(const std::string& name, bool on_the_device) {
-  return {name, [on_the_device](int size) {
-            auto backends = peer_backends(size);
-            if (on_the_device)
-              for (auto& backend : backends) backend = on_device(std::move(backend));
-            return backends;
-          }};
-}
-
-// Host memory uses other backends, whose own tests already run under thread sanitizer.
-std::vector<BackendMaker> peer_makers() {
-  std::vector<BackendMaker> all{peer_maker("DeviceMemory", true)};
-#ifndef __SANITIZE_THREAD__
-  all.push_back(peer_maker("HostMemory", false));
-#endif
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Peer, BackendConformance, testing::ValuesIn(peer_makers()),
+INSTANTIATE_TEST_SUITE_P(Peer, BackendConformance, testing::ValuesIn(device_makers(peer_backends)),
                          [](const auto& info) { return info.param.name; });
-
-using Buckets = std::vector<std::unique_ptr<Bucket>>;
-
-void expect_all(const Buckets& buckets, OperationState state, float value) {
-  for (const auto& bucket : buckets) {
-    EXPECT_EQ(bucket->state, state);
-    EXPECT_EQ(*bucket->gate, state == OperationState::done ? 1u : 0u);
-    EXPECT_THAT(bucket->tensor.span<float>(), testing::Each(value));
-  }
-}
-
-TEST(Peer, ABucketOpensItsGateWhenItIsUnpacked) {
-  for (const int size : {1, 2, 3, 5}) {
-    auto ends = peer_backends(size);
-    for (const int64_t count : {0, 1, 1000, 100'000}) {
-      Buckets buckets;
-      for (auto& end : ends)
-        buckets.push_back(std::make_unique<Bucket>(*end, static_cast<uint64_t>(count) + 1, count));
-      drive(ends, [&] {
-        return std::all_of(buckets.begin(), buckets.end(),
-                           [](auto& one) { return one->is_over(); });
-      });
-      expect_all(buckets, OperationState::done, static_cast<float>(size));
-    }
-  }
-}
-
-TEST(Peer, AVetoedBucketWritesNothingAndOpensNoGate) {
-  auto ends = peer_backends(3);
-  for (const size_t vetoing : {0u, 1u, 2u}) {
-    Buckets buckets;
-    for (size_t rank = 0; rank < 3; ++rank)
-      buckets.push_back(
-          std::make_unique<Bucket>(*ends[rank], vetoing + 1, 1000, rank == vetoing ? 1 : 0));
-    drive(ends, [&] {
-      return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
-    });
-    expect_all(buckets, OperationState::vetoed, 1);
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Peer, DeviceConformance, testing::Values(peer_backends));
 
 // Many buckets, started in a different order on each rank, with some ranks far ahead.
 TEST(Peer, NoOrderOfOperationsMakesRanksWaitForEachOther) {
@@ -113,9 +55,7 @@ TEST(Peer, NoOrderOfOperationsMakesRanksWaitForEachOther) {
     }
     ends[random() % kSize]->progress();
   }
-  drive(ends, [&] {
-    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
-  });
+  drive(ends, buckets);
   expect_all(buckets, OperationState::done, kSize);
 }
 
@@ -136,9 +76,7 @@ TEST(Peer, ABucketThatIsNotReadyHoldsNoOther) {
 TEST(Peer, AnOperationKnowsThatARankHasNotStartedIt) {
   auto ends = peer_backends(2);
   Bucket first(*ends[0], 1);
-  const auto until = Deadline::after(0.05);
-  while (!until.passed())
-    for (auto& end : ends) end->progress();
+  drive_for(ends, 0.05);
   EXPECT_FALSE(first.is_over());
   EXPECT_TRUE(first.operation->lacks_ranks());
   Bucket second(*ends[1], 1);
@@ -165,15 +103,11 @@ TEST(Peer, ABucketThatAnotherRankGivesUpIsOverOnAll) {
     for (auto& end : ends) end->progress();
     if (third_starts && late) buckets.push_back(std::make_unique<Bucket>(*ends[2], tag, 5000));
     for (auto& bucket : buckets) bucket->operation->cancel();
-    drive(ends, [&] {
-      return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
-    });
+    drive(ends, buckets);
     for (auto& bucket : buckets) EXPECT_EQ(bucket->state, OperationState::failed);
     buckets.clear();
     for (auto& end : ends) buckets.push_back(std::make_unique<Bucket>(*end, tag + 1));
-    drive(ends, [&] {
-      return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
-    });
+    drive(ends, buckets);
     expect_all(buckets, OperationState::done, 3);
   }
 }
@@ -189,9 +123,7 @@ TEST(Peer, WhatIsPendingEndsWithAbort) {
   const auto begin = Clock::now();
   for (auto& end : ends)
     std::thread([&] { end->abort(Error(ErrorCode::closed, "enough")); }).join();
-  drive(ends, [&] {
-    return std::all_of(buckets.begin(), buckets.end(), [](auto& one) { return one->is_over(); });
-  });
+  drive(ends, buckets);
   buckets.clear();
   // Each of the three ranks may wait up to 3 s for the work on its streams.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(12));
@@ -249,23 +181,6 @@ TEST(Peer, MemoryOfARankThatEndedIsWrittenNoMore) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_THAT(own.tensor.span<float>(), testing::Each(-7.0f));
   ends[1]->abort(Error(ErrorCode::closed, "enough"));
-}
-
-// A device that failed for good returns the error from every call, also in destructors.
-TEST(Peer, ADeviceThatFailedDoesNotEndTheProcess) {
-  auto& device = static_cast<FakeDevice&>(device_runtime(DeviceKind::fake));
-  const auto begin = Clock::now();
-  {
-    auto ends = peer_backends(2);
-    Bucket first(*ends[0], 1), second(*ends[1], 1);
-    drive(ends, [&] { return first.is_over() && second.is_over(); });
-    Bucket under_way(*ends[0], 2);
-    device.fail_for_good();
-    under_way.operation.reset();
-    EXPECT_EQ(*under_way.gate, 1u);
-  }
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
-  device.fail_for_good(false);
 }
 
 TEST(Peer, RanksOfSeveralHostsAreTold) {

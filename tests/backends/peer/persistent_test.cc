@@ -19,6 +19,7 @@
 #include "tests/backends/conformance/user_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tests/tensor/fake_flags.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/calls/persistent_offer.h"
@@ -91,6 +92,11 @@ void reduce(Communicator& comm, DataType dtype, const std::vector<int64_t>& coun
   }
 }
 
+void run_round(PersistentAllreduce& allreduce, UserStream& user) {
+  allreduce.launch(user.get());
+  device().synchronize(user.get());
+}
+
 void every_kind(Communicator& comm) {
   reduce(comm, DataType::f32, {1}, "packets", 9);
   reduce(comm, DataType::f32, {1001, 3}, "packets", 9);
@@ -137,13 +143,11 @@ TEST(Persistent, ARankThatDiesEndsTheRoundAndIsNamed) {
         const Tensor tensor(Shape{100}, DataType::f32, kFake);
         UserStream user;
         PersistentAllreduce allreduce(comm, "dies", tensor);
-        allreduce.launch(user.get());
-        device().synchronize(user.get());
+        run_round(allreduce, user);
         comm.barrier("one round").wait();
         if (comm.rank() == 1) ::raise(SIGKILL);
         const auto begin = Clock::now();
-        allreduce.launch(user.get());
-        device().synchronize(user.get());
+        run_round(allreduce, user);
         EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
         expect_error(ErrorCode::peer_lost, "rank 1", [&] {
           const auto until = Deadline::after(10);
@@ -193,8 +197,7 @@ void expect_memory_is_kept_after_a_failure(Communicator& comm, GivesUp& fake) {
   const auto round = [&](const char* name) {
     PersistentAllreduce allreduce(comm, name, tensor);
     EXPECT_GT(fake.held, before);
-    allreduce.launch(user.get());
-    device().synchronize(user.get());
+    run_round(allreduce, user);
     comm.barrier("all have").wait();
   };
   round("good");
@@ -219,13 +222,12 @@ TEST(Persistent, MemoryOfAFailedRoundIsKept) {
   GivesUp fake;
   run_threads(
       1, [&](Communicator& comm) { expect_memory_is_kept_after_a_failure(comm, fake); },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
 }
 
 TEST(Persistent, SumsOfThreadsThatShareADevice) {
   FakeDevice fake;
-  for (const int size : {1, 2, 5, 8})
-    run_threads(size, every_kind, [](Options& options) { options.backend = "memory"; });
+  for (const int size : {1, 2, 5, 8}) run_threads(size, every_kind, over("memory"));
 }
 
 // All blocks of ranks that share a GPU must fit there together, however many other devices the
@@ -234,7 +236,7 @@ TEST(Persistent, RanksThatShareOneOfSeveralDevicesShareItsBlocks) {
   FakeDevice fake({.devices = 4});
   run_threads(
       4, [](Communicator& comm) { reduce(comm, DataType::f32, {500'001}, "two_shot", 2); },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
   EXPECT_GT(last_fake_flag_blocks(), 1);
   EXPECT_LE(last_fake_flag_blocks(), kMostFlagBlocks / 4);
 }
@@ -253,21 +255,19 @@ TEST(Persistent, OptionsAreThoseOfAnAllreduce) {
               {{.op = ReduceOp::average, .postscale = 2}, 0.5}}) {
           fill(tensor, comm.rank(), 4);
           PersistentAllreduce allreduce(comm, "scaled", tensor, options);
-          allreduce.launch(user.get());
-          device().synchronize(user.get());
+          run_round(allreduce, user);
           expect_sums(tensor, comm.size(), 4, factor);
         }
         fill(tensor, comm.rank(), 0);
         PersistentAllreduce largest(comm, "largest", tensor, {.op = ReduceOp::max});
-        largest.launch(user.get());
-        device().synchronize(user.get());
+        run_round(largest, user);
         for (int64_t i = 0; i < tensor.count(); ++i) {
           double expected = 0;
           for (int rank = 0; rank < 4; ++rank) expected = std::max(expected, value_of(rank, 0, i));
           ASSERT_EQ(tensor.as<float>()[i], expected) << i;
         }
       },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
 }
 
 // The inputs are not whole numbers: the sums must equal those of backend peer in every bit.
@@ -284,8 +284,7 @@ TEST(Persistent, SumsAreThoseOfPeerToTheBit) {
           for (int64_t i = 0; i < count; ++i)
             one.as<float>()[i] = other.as<float>()[i] = std::normal_distribution<float>()(random);
           PersistentAllreduce allreduce(comm, "bits", one);
-          allreduce.launch(user.get());
-          device().synchronize(user.get());
+          run_round(allreduce, user);
           comm.allreduce("by the engine", other).wait();
           EXPECT_EQ(std::memcmp(one.data(), other.data(), static_cast<size_t>(one.bytes())), 0)
               << count;
@@ -315,10 +314,9 @@ TEST(Persistent, WhatRanksDisagreeOnAllHear) {
         });
         UserStream user;
         PersistentAllreduce good(comm, "goes on", same);
-        good.launch(user.get());
-        device().synchronize(user.get());
+        run_round(good, user);
       },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
 }
 
 // One rank cannot allocate memory; its peers must not wait for it.
@@ -346,7 +344,7 @@ TEST(Persistent, WhatOneRankLacksAllHear) {
                      [&] { PersistentAllreduce(comm, "large", views(tensors)); });
         ++told;
       },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
   EXPECT_EQ(told, 2);
 }
 
@@ -374,7 +372,7 @@ TEST(Persistent, WhatItCannotReduceIsRefusedHere) {
             make(
                 {TensorView(one.data(), Shape{3, 3}, DataType::f32, kFake).with_strides(strides)}));
       },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
 }
 
 TEST(Persistent, ADamagedOfferNamesItsRank) {
@@ -396,31 +394,27 @@ TEST(Persistent, ADamagedOfferNamesItsRank) {
   expect_damaged(encode_offer(offer));
 }
 
-TEST(Persistent, MoreRanksThanAHostHasGpusAreRefused) {
+void expect_unavailable(int size, const char* why, const Tune& tune) {
   FakeDevice fake;
   run_threads(
-      9,
-      [](Communicator& comm) {
+      size,
+      [&](Communicator& comm) {
         const Tensor tensor(Shape{3}, DataType::f32, kFake);
-        expect_error(ErrorCode::unavailable, "it takes 8 ranks at most, and there are 9",
-                     [&] { PersistentAllreduce(comm, "many", tensor); });
+        expect_error(ErrorCode::unavailable, why,
+                     [&] { PersistentAllreduce(comm, "refused", tensor); });
       },
-      [](Options& options) { options.backend = "memory"; });
+      tune);
+}
+
+TEST(Persistent, MoreRanksThanAHostHasGpusAreRefused) {
+  expect_unavailable(9, "it takes 8 ranks at most, and there are 9", over("memory"));
 }
 
 TEST(Persistent, RanksOfTwoHostsAreRefused) {
-  FakeDevice fake;
-  run_threads(
-      2,
-      [](Communicator& comm) {
-        const Tensor tensor(Shape{3}, DataType::f32, kFake);
-        expect_error(ErrorCode::unavailable, "another host or PID namespace",
-                     [&] { PersistentAllreduce(comm, "apart", tensor); });
-      },
-      [](Options& options) {
-        options.backend = "tcp";
-        options.host = "host " + std::to_string(options.rank);
-      });
+  expect_unavailable(2, "another host or PID namespace", [](Options& options) {
+    options.backend = "tcp";
+    options.host = "host " + std::to_string(options.rank);
+  });
 }
 
 TEST(Persistent, ARankThatDoesNotComeIsNamed) {
@@ -432,9 +426,7 @@ TEST(Persistent, ARankThatDoesNotComeIsNamed) {
         UserStream user;
         const Tensor tensor(Shape{100}, DataType::f32, kFake);
         PersistentAllreduce allreduce(comm, "late", tensor);
-        for (int round = 0; round < (comm.rank() == 1 ? 3 : 4); ++round)
-          allreduce.launch(user.get());
-        device().synchronize(user.get());
+        for (int round = 0; round < (comm.rank() == 1 ? 3 : 4); ++round) run_round(allreduce, user);
         if (comm.rank() != 1) {
           expect_error(ErrorCode::timeout, "in round 4 a kernel of rank",
                        [&] { allreduce.check(); });
@@ -442,8 +434,7 @@ TEST(Persistent, ARankThatDoesNotComeIsNamed) {
                        [&] { allreduce.launch(user.get()); });
         }
         ++told;
-        for (const auto until = Deadline::after(30); told < 3 && !until.passed();)
-          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        EXPECT_TRUE(wait_until([&] { return told == 3; }));
       },
       [](Options& options) {
         options.backend = "memory";
@@ -481,8 +472,7 @@ TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
         UserStream user;
         const Tensor tensor(Shape{100}, DataType::f32, kFake);
         PersistentAllreduce allreduce(comm, "replayed", tensor);
-        allreduce.launch(user.get());
-        device().synchronize(user.get());
+        run_round(allreduce, user);
         comm.barrier("both have").wait();
         comm.close();
         // The replayed kernel must not wait for the other rank, which may replay later or never.
@@ -494,10 +484,9 @@ TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
         // The kernel writes into memory of the other rank's object, so that object must still
         // exist.
         ++over;
-        for (const auto until = Deadline::after(30); over < 2 && !until.passed();)
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_TRUE(wait_until([&] { return over == 2; }));
       },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
 }
 
 TEST(Persistent, AfterCloseItSaysSo) {
@@ -508,14 +497,13 @@ TEST(Persistent, AfterCloseItSaysSo) {
         UserStream user;
         const Tensor tensor(Shape{100}, DataType::f32, kFake);
         PersistentAllreduce allreduce(comm, "closed", tensor);
-        allreduce.launch(user.get());
-        device().synchronize(user.get());
+        run_round(allreduce, user);
         comm.barrier("both have").wait();
         comm.close();
         expect_error(ErrorCode::closed, "its Communicator is closed",
                      [&] { allreduce.launch(user.get()); });
       },
-      [](Options& options) { options.backend = "memory"; });
+      over("memory"));
 }
 
 }  // namespace

@@ -9,7 +9,9 @@
 
 #include "tests/backends/conformance/backend_conformance.h"
 #include "tests/backends/conformance/transport_conformance.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/core/tutti.h"
 
 namespace tutti::test {
@@ -37,14 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Example, TransportConformance,
 
 std::string refusal(std::string_view name, ErrorCode code,
                     const std::vector<std::string>& folders = kFolders) {
-  try {
-    find_backend(name, folders);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "found";
+  return test::refusal([&] { find_backend(name, folders); }, code);
 }
 
 TEST(Plugins, AreRefusedInOneLine) {
@@ -71,17 +66,11 @@ TEST(Plugins, WhatIsNotThereIsNamedWithWhatIs) {
 
 class DamagedPlugin : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string folder = (fs::temp_directory_path() / "tutti-plugins-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
   std::string write(const std::string& bytes) {
-    std::ofstream(folder_ / "libtutti_backend_broken.so", std::ios::binary) << bytes;
-    return refusal("broken", ErrorCode::corrupt_data, {folder_.string()});
+    std::ofstream(folder_.inside("libtutti_backend_broken.so"), std::ios::binary) << bytes;
+    return refusal("broken", ErrorCode::corrupt_data, {folder_.path()});
   }
-  fs::path folder_;
+  const ScratchFolder folder_;
 };
 
 TEST_F(DamagedPlugin, IsAnErrorAndNoCrash) {
@@ -120,36 +109,25 @@ TEST(Plugins, AreListedOnceEachWithWhy) {
 
 // One rank has the plugin, the other does not: both get the error immediately.
 TEST(Plugins, ARankWithoutItIsNamedOnAllRanks) {
-  const auto store = make_memory_store();
-  std::vector<std::string> heard(2);
-  const auto begin = Clock::now();
-  run_ranks(2, [&](int rank) {
-    auto options = Options::thread_rank(rank, 2, store);
+  const auto tune = [](Options& options) {
     options.backend = "unix_socket";
-    if (rank == 0) options.backend_path = TUTTI_TEST_PLUGINS;
-    try {
-      Communicator::create(options);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unavailable);
-      heard[static_cast<size_t>(rank)] = error.what();
-    }
-  });
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+    if (options.rank == 0) options.backend_path = TUTTI_TEST_PLUGINS;
+  };
+  const auto heard = create_refusals(2, tune, ErrorCode::unavailable);
   EXPECT_THAT(heard[0], HasSubstr("rank 1: there is no backend \"unix_socket\""));
   EXPECT_THAT(heard[1], HasSubstr("there is no backend \"unix_socket\""));
 }
 
 TEST(Plugins, ServeACommunicator) {
-  const auto store = make_memory_store();
-  run_ranks(3, [&](int rank) {
-    auto options = Options::thread_rank(rank, 3, store);
+  const auto body = [](Communicator& comm) {
+    std::vector<float> values(1000, static_cast<float>(comm.rank()));
+    comm.allreduce("values", values, ReduceOp::sum).wait();
+    EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
+    EXPECT_EQ(comm.backend(), "unix_socket");
+  };
+  run_threads(3, body, [](Options& options) {
     options.backend = "unix_socket";
     options.backend_path = TUTTI_TEST_PLUGINS;
-    const auto comm = Communicator::create(options);
-    std::vector<float> values(1000, static_cast<float>(rank));
-    comm->allreduce("values", values, ReduceOp::sum).wait();
-    EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
-    EXPECT_EQ(comm->backend(), "unix_socket");
   });
 }
 
@@ -161,11 +139,8 @@ std::vector<std::string> heard_of_failure(const Tune& tune) {
       3,
       [&](Communicator& comm) {
         std::vector<float> values(1000, 1.0f);
-        try {
-          comm.allreduce("values", values).wait(Deadline::after(60));
-        } catch (const Error& error) {
-          heard[static_cast<size_t>(comm.rank())] = error.what();
-        }
+        heard[static_cast<size_t>(comm.rank())] =
+            error_of([&] { comm.allreduce("values", values).wait(Deadline::after(60)); }).what();
       },
       [&](Options& options) {
         options.backend = "fails_first";

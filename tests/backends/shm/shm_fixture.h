@@ -8,33 +8,16 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "tests/backends/support/world.h"
-#include "tutti/base/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
 
 namespace tutti::test {
-
-/// A folder for a file store, removed at the end of the test.
-class StoreFolder {
- public:
-  StoreFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti-shm-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~StoreFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// A rank in its own process, which ends with the exit code that `body` returns.
 class RankProcess {
@@ -106,17 +89,7 @@ class Shm : public testing::Test {
     }
     return state;
   }
-  Error error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error;
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return {ErrorCode::internal, ""};
-  }
-
-  StoreFolder folder_;
+  ScratchFolder folder_;
 };
 
 }  // namespace tutti::test

@@ -59,7 +59,7 @@ TEST_F(Shm, ProcessesExchangeData) {
 TEST_F(Shm, AKilledRankIsLostWithinASecond) {
   for (const bool has_child : {false, true})
     for (const bool busy : {false, true}) {
-      const StoreFolder folder;
+      const ScratchFolder folder;
       const auto told = [&](int rank) {
         auto context = thread_context(rank, 2, make_file_store(folder.path()));
         return context;

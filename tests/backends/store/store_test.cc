@@ -4,33 +4,20 @@
 #include <filesystem>
 
 #include "tests/backends/conformance/store_conformance.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/scratch_folder.h"
 #include "tutti/backends/store/told_failure.h"
 
 namespace tutti::test {
 namespace {
 
-/// A new folder, removed at the end.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tutti-store-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string inside(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 std::function<std::shared_ptr<Store>()> memory_world() {
   return [store = make_memory_store()] { return store; };
 }
 std::function<std::shared_ptr<Store>()> file_world() {
-  return [folder = std::make_shared<Folder>()] { return make_file_store(folder->inside("store")); };
+  return [folder = std::make_shared<ScratchFolder>()] {
+    return make_file_store(folder->inside("store"));
+  };
 }
 INSTANTIATE_TEST_SUITE_P(Memory, StoreConformance,
                          testing::Values(StoreMaker{"memory", memory_world}));
@@ -53,7 +40,7 @@ TEST(PrefixStore, KeepsToItsKeys) {
 }
 
 TEST(FileStore, MakesAPrivateFolderAndSharesIt) {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto path = folder.inside("not/yet/there");
   make_file_store(path)->set("a", "1");
   struct stat status {};
@@ -63,19 +50,13 @@ TEST(FileStore, MakesAPrivateFolderAndSharesIt) {
 }
 
 TEST(FileStore, SaysWhenItsFolderIsGone) {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto path = folder.inside("store");
   const auto store = make_file_store(path);
   store->set("a", "1");
   std::filesystem::remove_all(path);
   const auto expect_unavailable = [&](const std::function<void()>& call) {
-    try {
-      call();
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unavailable);
-      EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
-    }
+    expect_error(ErrorCode::unavailable, path, [&] { call(); });
   };
   expect_unavailable([&] { store->set("a", "2"); });
   expect_unavailable([&] { store->set_once("a", "2"); });
@@ -91,14 +72,7 @@ TEST(ToldFailure, WhoIsSaidToBeTheCauseNamesTheTeller) {
   const auto store = make_memory_store();
   const ToldFailure zero(*store, "here", 0, 3), one(*store, "here", 1, 3),
       two(*store, "here", 2, 3);
-  const auto cause_of = [](const auto& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.rank();
-    }
-    return -1;
-  };
+  const auto cause_of = [](const auto& call) { return error_of(call).rank(); };
   EXPECT_EQ(
       cause_of([&] { zero.fail(Error(ErrorCode::peer_lost, "rank 1 hung up").with_rank(1)); }), 1);
   EXPECT_EQ(cause_of([&] { one.look(); }), 0);
@@ -106,7 +80,7 @@ TEST(ToldFailure, WhoIsSaidToBeTheCauseNamesTheTeller) {
 }
 
 TEST(FileStore, LeavesNoScraps) {
-  const Folder folder;
+  const ScratchFolder folder;
   const auto path = folder.inside("store");
   const auto store = make_file_store(path);
   for (int i = 0; i < 10; ++i) {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tutti/backends/backend.h"
 
@@ -32,6 +33,38 @@ class ForwardingBackend : public Backend {
 
  private:
   const std::unique_ptr<Backend> rest_;
+};
+
+/// The same of all that a backend may also leave out.
+class TransparentBackend : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  bool shares(const std::byte* data, size_t bytes) const override {
+    return rest().shares(data, bytes);
+  }
+  bool packs_itself(const Collective& collective, const Launch& launch) const override {
+    return rest().packs_itself(collective, launch);
+  }
+  Traffic predict(const Collective& collective, const Launch& launch) override {
+    return rest().predict(collective, launch);
+  }
+  bool works_elsewhere() const override { return rest().works_elsewhere(); }
+  std::vector<int> missing(int queue) const override { return rest().missing(queue); }
+  TransportCounters counters() override { return rest().counters(); }
+};
+
+/// Leaves everything to another operation.
+class ForwardingOperation : public Operation {
+ public:
+  explicit ForwardingOperation(OperationPtr rest) : rest_(std::move(rest)) {}
+  OperationState advance() override { return rest_->advance(); }
+  void cancel() override { rest_->cancel(); }
+  const Error* failure() const override { return rest_->failure(); }
+  bool lacks_ranks() const override { return rest_->lacks_ranks(); }
+  bool is_on_its_way() const override { return rest_->is_on_its_way(); }
+
+ private:
+  const OperationPtr rest_;
 };
 
 }  // namespace tutti::test

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 
 #include <cstdio>
 #include <functional>
@@ -12,6 +13,7 @@
 #include "tests/support/network_namespaces.h"
 #include "tutti/backends/backend.h"
 #include "tutti/backends/store.h"
+#include "tutti/base/descriptor.h"
 #include "tutti/core/settings/option_table.h"
 
 namespace tutti::test {
@@ -89,6 +91,37 @@ inline std::vector<int> others(const Context& context) {
   for (int rank = 0; rank < context.size; ++rank)
     if (rank != context.rank) ranks.push_back(rank);
   return ranks;
+}
+
+/// True if an allreduce over all ranks gives the sums, which f32 holds exactly, to the bit.
+inline bool sums_are_right(Context& context, Backend& backend, int64_t count, uint64_t tag) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i)
+    values[static_cast<size_t>(i)] = static_cast<float>((i * 7 + context.rank * 13) % 1000);
+  Collective collective;
+  collective.kind = CollectiveKind::allreduce;
+  collective.input = reinterpret_cast<const std::byte*>(values.data());
+  collective.output = reinterpret_cast<std::byte*>(values.data());
+  collective.send_counts = std::span(&count, 1);
+  Launch launch;
+  launch.tag = tag;
+  const auto operation = backend.start(collective, launch);
+  auto state = OperationState::pending;
+  while ((state = operation->advance()) == OperationState::pending && !context.deadline.passed())
+    if (!backend.progress() && backend.arm()) {
+      Poller poller;
+      poller.watch(backend.descriptor(), EPOLLIN);
+      poller.wait(50);
+    }
+  if (state != OperationState::done) return complain(context, "the allreduce did not end");
+  for (int64_t i = 0; i < count; ++i) {
+    float expected = 0;
+    for (int rank = 0; rank < context.size; ++rank)
+      expected += static_cast<float>((i * 7 + rank * 13) % 1000);
+    if (values[static_cast<size_t>(i)] != expected)
+      return complain(context, "element " + std::to_string(i) + " is wrong");
+  }
+  return true;
 }
 
 }  // namespace tutti::test

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/support/bulk.h"
+#include "tests/support/expect_error.h"
 #include "tutti/backends/backend.h"
 #include "tutti/core/settings/option_table.h"
 
@@ -79,6 +80,22 @@ inline std::vector<std::unique_ptr<Backend>> make_backends(
     backends[static_cast<size_t>(rank)] = plugin.connect(context);
   });
   return backends;
+}
+
+/// What each rank hears, soon, where connecting the backend is refused.
+inline std::vector<std::string> connect_refusals(const BackendPlugin& plugin, int size,
+                                                 ErrorCode code,
+                                                 const std::function<void(Context&)>& change) {
+  const auto begin = Clock::now();
+  const auto store = make_memory_store();
+  std::vector<std::string> heard(static_cast<size_t>(size));
+  run_ranks(size, [&](int rank) {
+    auto context = thread_context(rank, size, store);
+    change(context);
+    heard[static_cast<size_t>(rank)] = refusal([&] { plugin.connect(context); }, code);
+  });
+  EXPECT_LT(seconds_since(begin), 10);
+  return heard;
 }
 
 }  // namespace tutti::test

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/expect_error.h"
+#include "tests/support/forwarding_store.h"
 #include "tutti/backends/backend.h"
 #include "tutti/backends/network/asio.h"
 #include "tutti/base/error.h"
@@ -20,21 +22,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // A store that returns `local_` as the local address of its connection.
-class DistantStore : public Store {
+class DistantStore final : public test::ForwardingStore {
  public:
-  explicit DistantStore(std::string local) : local_(std::move(local)) {}
+  explicit DistantStore(std::string local)
+      : ForwardingStore(make_memory_store()), local_(std::move(local)) {}
   std::string local_address() const override { return local_; }
-  void set(const std::string&, std::string_view) override {}
-  std::string set_once(const std::string&, std::string_view) override { return {}; }
-  std::optional<std::string> try_get(const std::string&) override { return {}; }
-  std::string get(const std::string&, Deadline) override { return {}; }
-  int64_t add(const std::string&, int64_t) override { return 0; }
-  int64_t raise(const std::string&, int64_t) override { return 0; }
-  void erase(const std::string&) override {}
-  void erase_all(const std::string&) override {}
 
  private:
-  std::string local_;
+  const std::string local_;
 };
 
 TEST(NetworkInterfaceTest, TheChoiceFollowsTheDocumentedOrder) {
@@ -61,14 +56,10 @@ TEST(NetworkInterfaceTest, TheChoiceFollowsTheDocumentedOrder) {
   // Other hosts cannot reach these addresses, or not by the address alone.
   for (const char* near : {"127.0.0.1", "fe80::3"}) EXPECT_NE(choose("", false, near), near);
   for (const char* wrong : {"eth7", "10.1.2.4"}) {
-    try {
-      choose(wrong, true, "");
-      ADD_FAILURE() << wrong;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unavailable);
-      EXPECT_THAT(error.what(),
-                  AllOf(HasSubstr(wrong), HasSubstr("eth0 10.1.2.3"), HasSubstr("eth1 fd00::3")));
-    }
+    const auto error =
+        test::expect_error(ErrorCode::unavailable, "", [&] { choose(wrong, true, ""); });
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr(wrong), HasSubstr("eth0 10.1.2.3"), HasSubstr("eth1 fd00::3")));
   }
 }
 

@@ -15,6 +15,9 @@
 #include <vector>
 
 #include "tests/backends/support/tcp_raw_socket.h"
+#include "tests/backends/support/world.h"
+#include "tests/support/forwarding_store.h"
+#include "tests/support/wait_until.h"
 #include "tutti/backends/backend.h"
 #include "tutti/backends/network/asio.h"
 #include "tutti/backends/network/sockets.h"
@@ -127,6 +130,15 @@ std::string read_exactly(Channel& channel, size_t count) {
   return bytes.substr(0, have);
 }
 
+// It failed with this code, in time, and says this.
+template <class Says>
+void expect_failed(const Outcome& outcome, ErrorCode code, double most_seconds, const Says& says) {
+  ASSERT_TRUE(outcome.error);
+  EXPECT_EQ(outcome.error->code(), code);
+  EXPECT_THAT(outcome.error->what(), says);
+  EXPECT_LT(outcome.seconds, most_seconds);
+}
+
 std::string loss_of(Channel& channel) {
   std::array<std::byte, 64> bytes;
   const auto deadline = Deadline::after(10);
@@ -202,39 +214,20 @@ TEST(TcpMeetingTest, ARankThatAnnouncesItselfAndStaysSilentIsNamed) {
   meeting.store()->set("tcp/0/0", "127.0.0.1 " + std::to_string(silent.port()));
   const auto outcomes =
       meeting.run({1}, [](Context& context) { context.deadline = Deadline::after(0.6); });
-  ASSERT_TRUE(outcomes[1].error);
-  EXPECT_EQ(outcomes[1].error->code(), ErrorCode::timeout);
-  EXPECT_THAT(
-      outcomes[1].error->what(),
+  expect_failed(
+      outcomes[1], ErrorCode::timeout, 3,
       AllOf(HasSubstr("rank 0 (127.0.0.1:" + std::to_string(silent.port())),
             HasSubstr("check that the ranks run and that no firewall stands between them")));
-  EXPECT_LT(outcomes[1].seconds, 3);
 }
 
 // A store in which each key arrives just after the deadline of the get().
-class LateStore final : public Store {
+class LateStore final : public test::ForwardingStore {
  public:
-  explicit LateStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  void set(const std::string& key, std::string_view value) override { store_->set(key, value); }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return store_->set_once(key, value);
-  }
-  std::optional<std::string> try_get(const std::string& key) override {
-    return store_->try_get(key);
-  }
+  using ForwardingStore::ForwardingStore;
   std::string get(const std::string&, Deadline deadline) override {
     while (!deadline.passed()) Clock::sleep_for(std::chrono::milliseconds(1));
     throw Error(ErrorCode::timeout, "late");
   }
-  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
-  int64_t raise(const std::string& key, int64_t least) override {
-    return store_->raise(key, least);
-  }
-  void erase(const std::string& key) override { store_->erase(key); }
-  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
-
- private:
-  const std::shared_ptr<Store> store_;
 };
 
 TEST(TcpMeetingTest, AnAddressThatComesAtTheDeadlineIsNotMissing) {
@@ -286,12 +279,9 @@ TEST(TcpMeetingTest, AWrongSecretEndsTheMeetingOnEveryRankAtOnce) {
     const auto outcomes = meeting.run(all(3), [&](Context& context) {
       if (context.rank == culprit) context.secret = "wrong";
     });
-    for (const auto& outcome : outcomes) {
-      ASSERT_TRUE(outcome.error);
-      EXPECT_EQ(outcome.error->code(), ErrorCode::authentication);
-      EXPECT_THAT(outcome.error->what(), AllOf(HasSubstr("rank"), HasSubstr("TUTTI_SECRET")));
-      EXPECT_LT(outcome.seconds, 6);
-    }
+    for (const auto& outcome : outcomes)
+      expect_failed(outcome, ErrorCode::authentication, 6,
+                    AllOf(HasSubstr("rank"), HasSubstr("TUTTI_SECRET")));
     EXPECT_FALSE(meeting.log().empty());
   }
 }
@@ -301,25 +291,18 @@ TEST(TcpMeetingTest, AnUnknownInterfaceIsToldToEveryRankWithWhatThereIs) {
   const auto outcomes = meeting.run(all(3), [&](Context& context) {
     if (context.rank == 1) context.network_interface = "eht0";
   });
-  for (const auto& outcome : outcomes) {
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(outcome.error->code(), ErrorCode::unavailable);
-    EXPECT_THAT(outcome.error->what(), AllOf(HasSubstr("eht0"), HasSubstr("lo 127.0.0.1")));
-    EXPECT_LT(outcome.seconds, 6);
-  }
+  for (const auto& outcome : outcomes)
+    expect_failed(outcome, ErrorCode::unavailable, 6,
+                  AllOf(HasSubstr("eht0"), HasSubstr("lo 127.0.0.1")));
 }
 
 TEST(TcpMeetingTest, AnUnknownCongestionControlIsRefusedWithWhatThereIs) {
   Meeting meeting(2, "");
   const auto outcomes = meeting.run(
       all(2), [](Context& context) { context.settings["TUTTI_TCP_CONGESTION"] = "warp"; });
-  for (const auto& outcome : outcomes) {
-    ASSERT_TRUE(outcome.error);
-    EXPECT_EQ(outcome.error->code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(outcome.error->what(),
-                AllOf(HasSubstr("TUTTI_TCP_CONGESTION=warp"), HasSubstr("reno")));
-    EXPECT_LT(outcome.seconds, 6);
-  }
+  for (const auto& outcome : outcomes)
+    expect_failed(outcome, ErrorCode::invalid_argument, 6,
+                  AllOf(HasSubstr("TUTTI_TCP_CONGESTION=warp"), HasSubstr("reno")));
 }
 
 TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
@@ -333,9 +316,7 @@ TEST(TcpMeetingTest, StrangersAtTheDoorAreTurnedAwayAndLogged) {
   });
   // Rank 1 waits until the strangers have connected.
   const auto outcomes = meeting.run(all(2), [&](Context& context) {
-    const auto deadline = Deadline::after(20);
-    while (context.rank == 1 && !were_there && !deadline.passed())
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(test::wait_until([&] { return context.rank == 0 || were_there; }, 20));
   });
   stranger.join();
   for (const auto& outcome : outcomes) EXPECT_FALSE(outcome.error) << outcome.error->what();
@@ -489,15 +470,11 @@ TEST(TcpChannelTest, AFailedWriteDoesNotHideWhatThePeerSaidBefore) {
 TEST(TcpChannelTest, AResetIsToldAsOne) {
   Meeting meeting(2, "");
   std::array<Descriptor, 2> sockets;
-  std::vector<std::thread> threads;
-  for (const int rank : {0, 1}) {
-    threads.emplace_back([&, rank] {
-      const auto context = meeting.context(rank);
-      sockets[static_cast<size_t>(rank)] =
-          std::move(connect_peers(context, std::array{1 - rank}).begin()->second);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  test::run_ranks(2, [&](int rank) {
+    const auto context = meeting.context(rank);
+    sockets[static_cast<size_t>(rank)] =
+        std::move(connect_peers(context, std::array{1 - rank}).begin()->second);
+  });
   TcpChannel channel(std::move(sockets[0]));
   const linger abort_on_close{1, 0};
   ASSERT_EQ(

@@ -15,47 +15,32 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/seconds_since.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
+using test::error_of;
+using test::seconds_since;
+using testing::AllOf;
 using testing::HasSubstr;
 
 // Seconds. Without evidence of the leaving, a rank notices it only after the peer timeout, 10 s.
 // The table of tests/faults/leaving_test.cc measures how fast it really is.
 constexpr double kAtOnce = 5.0;
 
-// The error that was thrown, and its time in seconds after `since`.
-struct Heard {
-  std::optional<Error> error;
-  double seconds = 0;
-};
-
-template <class Function>
-Heard hear(Function&& function) {
-  const auto since = Clock::now();
-  Heard heard;
-  try {
-    function();
-  } catch (const Error& error) {
-    heard.error = error;
-  }
-  heard.seconds = std::chrono::duration<double>(Clock::now() - since).count();
-  return heard;
-}
-
-void expect_left(const Heard& heard, int rank, const std::string& tensor) {
-  ASSERT_TRUE(heard.error) << "nothing was thrown";
-  EXPECT_EQ(heard.error->code(), ErrorCode::peer_left) << heard.error->what();
-  EXPECT_EQ(heard.error->rank(), rank) << heard.error->what();
-  EXPECT_EQ(heard.error->tensor(), tensor) << heard.error->what();
-  EXPECT_THAT(heard.error->what(), HasSubstr(fmt::format("rank {} (", rank)));
-  EXPECT_THAT(heard.error->what(), HasSubstr("closed its Communicator"));
-  EXPECT_THAT(heard.error->what(), HasSubstr("join()"));
-  EXPECT_THAT(heard.error->what(), HasSubstr("shrink()"));
-  EXPECT_LT(heard.seconds, kAtOnce) << heard.error->what();
+template <class Call>
+void expect_left(int rank, const std::string& tensor, Call&& call) {
+  const auto error = error_of(call, kAtOnce);
+  EXPECT_EQ(error.code(), ErrorCode::peer_left) << error.what();
+  EXPECT_EQ(error.rank(), rank) << error.what();
+  EXPECT_EQ(error.tensor(), tensor) << error.what();
+  EXPECT_THAT(error.what(),
+              AllOf(HasSubstr(fmt::format("rank {} (", rank)), HasSubstr("closed its Communicator"),
+                    HasSubstr("join()"), HasSubstr("shrink()")));
 }
 
 void run_ranks(const std::string& backend, int size, const test::RankFunction& body,
@@ -117,8 +102,8 @@ TEST_P(Leaving, UnevenNumbersOfSteps) {
         ASSERT_EQ(values[999], static_cast<float>(size_));
       }
       if (comm.rank() == leaver) return;
-      expect_left(hear([&] { one_step(comm, way_, values); }), leaver, "x");
-      expect_left(hear([&] { comm.allreduce("y", values).wait(); }), leaver, "y");
+      expect_left(leaver, "x", [&] { one_step(comm, way_, values); });
+      expect_left(leaver, "y", [&] { comm.allreduce("y", values).wait(); });
     });
   }
 }
@@ -134,8 +119,8 @@ TEST_P(Leaving, InTheMiddleOfAnOperation) {
       return;
     }
     auto other = comm.allreduce("other", more);
-    expect_left(hear([&] { one_step(comm, way_, values); }), leaver, "x");
-    expect_left(hear([&] { other.wait(); }), leaver, "other");
+    expect_left(leaver, "x", [&] { one_step(comm, way_, values); });
+    expect_left(leaver, "other", [&] { other.wait(); });
   });
 }
 
@@ -187,8 +172,8 @@ TEST_P(LeavingOver, WhatTheLeaverSubmittedAndDidNotWaitForFails) {
             static_cast<void>(comm.allreduce("x", pending));
             return;
           }
-          expect_left(hear([&] { comm.recv("nothing", values, 0).wait(); }), 0, "nothing");
-          expect_left(hear([&] { comm.allreduce("x", values).wait(); }), 0, "x");
+          expect_left(0, "nothing", [&] { comm.recv("nothing", values, 0).wait(); });
+          expect_left(0, "x", [&] { comm.allreduce("x", values).wait(); });
         },
         [&](Options& options) {
           options.replay = replay;
@@ -205,46 +190,8 @@ TEST_P(LeavingOver, TheFirstRankThatLeftIsNamed) {
       for (int step = 0; step < 10; ++step) one_step(comm, way, values);
       if (comm.rank() == 1) return;
       if (comm.rank() == 2) std::this_thread::sleep_for(milliseconds(50));
-      expect_left(hear([&] { one_step(comm, way, values); }), 1, "x");
+      expect_left(1, "x", [&] { one_step(comm, way, values); });
     });
-}
-
-// A rank that closes because of another one gives a reason of its own, and may be noticed first.
-// Here rank 2 is held until ranks 1 and 0 have closed, and then reads rank 0's farewell before rank
-// 1's.
-TEST(LeavingProcesses, ReadTheErrorBecauseOfWhichARankClosed) {
-  static std::atomic<bool> holds_rank_2;
-  holds_rank_2 = false;
-  run_ranks(
-      "tcp", 3,
-      [](Communicator& comm) {
-        std::vector<float> x(1000), y(1000);
-        comm.allreduce("x", x).wait();
-        if (comm.rank() == 1) {
-          std::this_thread::sleep_for(milliseconds(100));
-          return comm.close("ValueError: sample\n17 of " + std::string(500, 'x'));
-        }
-        if (comm.rank() == 2) holds_rank_2 = true;
-        const auto because = fmt::format(
-            "closed its Communicator because of an error (ValueError: sample 17 of {}), so nothing "
-            "that needs all ranks can be done any more; shrink() gives",
-            std::string(375, 'x'));
-        // The first error may come in rank 0's answer. The second is found by this rank itself.
-        for (const auto* name : {"y", "z"}) {
-          const auto heard = hear([&] { comm.allreduce(name, y).wait(); });
-          ASSERT_TRUE(heard.error) << name;
-          EXPECT_EQ(heard.error->rank(), 1) << name;
-          EXPECT_THAT(heard.error->what(), AllOf(HasSubstr("rank 1 ("), HasSubstr(because)));
-        }
-        comm.close("what rank 1 brought about");
-      },
-      [](Options& options) {
-        if (options.rank == 2)
-          options.observer = [](std::string_view phase) {
-            if (phase == "negotiation" && holds_rank_2.exchange(false))
-              std::this_thread::sleep_for(milliseconds(500));
-          };
-      });
 }
 
 // The leaving rank gives the others all that they need of a finished operation, whatever its kind.
@@ -272,51 +219,34 @@ TEST_P(LeavingOver, AJoinThatTheLeaverFinishedEndsAndOneThatItNeverMadeFails) {
     comm.join().wait();
     if (comm.rank() == 2) return;
     if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(100));
-    expect_left(hear([&] { comm.join().wait(); }), 2, "join");
+    expect_left(2, "join", [&] { comm.join().wait(); });
   });
 }
 
-TEST_P(LeavingOver, TheOthersGoOnByShrink) {
-  run(3, [](Communicator& comm) {
-    std::vector<float> values(1000, 1.0f);
-    for (int step = 0; step < 10; ++step) comm.allreduce("x", values).wait();
-    if (comm.rank() == 1) return;
-    expect_left(hear([&] { comm.allreduce("x", values).wait(); }), 1, "x");
-    const auto since = Clock::now();
-    const auto rest = comm.shrink();
-    EXPECT_EQ(rest->size(), 2);
-    EXPECT_LT(Clock::now() - since, std::chrono::seconds(3));
-    float one = 1;
-    rest->allreduce("y", std::span(&one, 1), ReduceOp::sum).wait();
-    EXPECT_EQ(one, 2.0f);
-  });
-}
-
-// Runs one sum over all ranks of `comm` and returns the error, if any.
-Heard sum_over(Communicator& comm, const std::string& name) {
-  return hear([&] {
-    float one = 1;
-    comm.allreduce(name, std::span(&one, 1), ReduceOp::sum).wait();
-    EXPECT_EQ(one, static_cast<float>(comm.size()));
-  });
+void sum_over(Communicator& comm, const std::string& name) {
+  float one = 1;
+  comm.allreduce(name, std::span(&one, 1), ReduceOp::sum).wait();
+  EXPECT_EQ(one, static_cast<float>(comm.size()));
 }
 
 TEST_P(LeavingOver, TheOthersGoOnAgainWhenAnotherLeaves) {
   run(4, [](Communicator& comm) {
-    EXPECT_FALSE(sum_over(comm, "all").error);
+    sum_over(comm, "all");
     if (comm.rank() == 1) return;
-    EXPECT_EQ(sum_over(comm, "x").error.value().rank(), 1);
+    EXPECT_EQ(error_of([&] { sum_over(comm, "x"); }).rank(), 1);
+    const auto since = Clock::now();
     const auto rest = comm.shrink();  // ranks 0, 2 and 3
+    EXPECT_LT(seconds_since(since), 3);
     ASSERT_EQ(rest->size(), 3);
-    EXPECT_FALSE(sum_over(*rest, "three").error);
+    sum_over(*rest, "three");
     if (comm.rank() == 3) return;
-    const auto heard = sum_over(*rest, "y");
-    EXPECT_EQ(heard.error.value().code(), ErrorCode::peer_left);
-    EXPECT_EQ(heard.error.value().rank(), 2);
+    const auto error = error_of([&] { sum_over(*rest, "y"); });
+    EXPECT_EQ(error.code(), ErrorCode::peer_left);
+    EXPECT_EQ(error.rank(), 2);
     const auto last = rest->shrink();
     EXPECT_EQ(last->size(), 2);
     EXPECT_EQ(last->rank(), comm.rank() / 2);
-    EXPECT_FALSE(sum_over(*last, "two").error);
+    sum_over(*last, "two");
   });
 }
 
@@ -324,90 +254,28 @@ TEST_P(LeavingOver, TwoLeaveAtOnceAndTheOthersGoOn) {
   run(
       4,
       [](Communicator& comm) {
-        EXPECT_FALSE(sum_over(comm, "all").error);
+        sum_over(comm, "all");
         if (comm.rank() == 1 || comm.rank() == 2) return;
-        const auto heard = sum_over(comm, "x");
-        EXPECT_EQ(heard.error.value().code(), ErrorCode::peer_left);
-        EXPECT_THAT(heard.error.value().rank(), testing::AnyOf(1, 2));
+        const auto error = error_of([&] { sum_over(comm, "x"); });
+        EXPECT_EQ(error.code(), ErrorCode::peer_left);
+        EXPECT_THAT(error.rank(), testing::AnyOf(1, 2));
         const auto rest = comm.shrink();
         EXPECT_EQ(rest->size(), 2);
         EXPECT_EQ(rest->rank(), comm.rank() / 3);
-        EXPECT_FALSE(sum_over(*rest, "two").error);
+        sum_over(*rest, "two");
       },
       [](Options& options) { options.peer_timeout = 3; });
-}
-
-// Rank 1's engine is stopped at its first sum. So the last sums, and the send of rank 0 to rank 1
-// between them, have begun nowhere when rank 2 leaves.
-TEST(LeavingThreads, ASendBetweenTheOthersIsNotAmongWhatFails) {
-  constexpr size_t kSums = 10;  // two more than run at the same time; "pair" comes before the last
-                                // one
-  constexpr uint64_t kBuckets = kSums + 1;
-  std::atomic<bool> holds{false}, has_failed{false};
-  const auto await = [](const auto& is_so) {
-    const auto deadline = Deadline::after(30);
-    while (!is_so() && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
-    EXPECT_TRUE(is_so());
-  };
-  const auto await_failure = [&] { await([&] { return has_failed.load(); }); };
-  std::vector<std::vector<float>> values(3 * kSums, std::vector<float>(100, 1.0f));
-  test::run_threads(
-      3,
-      [&](Communicator& comm) {
-        const auto rank = static_cast<size_t>(comm.rank());
-        std::vector<float> sent(10, 7.0f), got(10);
-        std::vector<Work> sums;
-        Work pair;
-        const auto submit = [&] {
-          for (size_t i = 0; i < kSums; ++i) {
-            if (i + 1 == kSums && rank == 0) pair = comm.send("pair", sent, 1);
-            if (i + 1 == kSums && rank == 1) pair = comm.recv("pair", got, 0);
-            sums.push_back(comm.allreduce(fmt::format("sum {}", i), values[rank * kSums + i]));
-          }
-        };
-        // Once "go" is done, only rank 0's requests are missing.
-        float go = 1;
-        if (rank != 0) submit();
-        comm.allreduce("go", std::span(&go, 1)).wait();
-        if (rank == 1) holds = true;
-        if (rank == 0) {
-          await([&] { return holds.load(); });
-          submit();
-        } else if (rank == 1) {
-          await_failure();
-        } else {
-          return await([&] { return comm.statistics().buckets >= kBuckets; });
-        }
-        // Rank 1 may still have all that it needs for the first sums.
-        for (size_t i = 0; rank == 0 && i < kSums; ++i)
-          EXPECT_EQ(hear([&] { sums[i].wait(); }).error.value().rank(), 2);
-        has_failed = true;
-        pair.wait();
-        if (rank == 1) {
-          EXPECT_EQ(got, sent);
-        }
-      },
-      [&](Options& options) {
-        options.fusion_bytes = 0;
-        options.peer_timeout = 60;            // rank 1 is stopped for as long as the others take
-        options.log_level = LogLevel::error;  // "failed and nobody waited for it"
-        if (options.rank == 1)
-          options.observer = [&](std::string_view point) {
-            if (point == "pack" && holds && !has_failed) await_failure();
-          };
-      });
 }
 
 // Rank 1 knows of the loss, but calls shrink() only after rank 0 has given up.
 TEST(Shrink, WhoDoesNotCallItIsNamedWhenTheDeadlinePasses) {
   std::atomic<bool> has_given_up{false};
   test::run_threads(3, [&](Communicator& comm) {
-    EXPECT_FALSE(sum_over(comm, "all").error);
+    sum_over(comm, "all");
     if (comm.rank() == 2) return;
-    EXPECT_EQ(sum_over(comm, "x").error.value().rank(), 2);
+    EXPECT_EQ(error_of([&] { sum_over(comm, "x"); }).rank(), 2);
     if (comm.rank() == 1) {
-      const auto deadline = Deadline::after(30);
-      while (!has_given_up && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+      EXPECT_TRUE(test::wait_until([&] { return has_given_up.load(); }));
       return;
     }
     test::expect_error(ErrorCode::timeout,
@@ -430,14 +298,12 @@ TEST(LeavingProcesses, WhoExitsWithoutClosingIsNamedAsEnded) {
           std::vector<float> values(1000, 1.0f);
           for (int step = 0; step < 10; ++step) comm.allreduce("x", values).wait();
           if (comm.rank() == 1) end_this_process();
-          const auto heard = hear([&] { comm.allreduce("x", values).wait(); });
-          ASSERT_TRUE(heard.error);
-          EXPECT_EQ(heard.error->code(), ErrorCode::peer_lost);
-          EXPECT_EQ(heard.error->rank(), 1);
-          EXPECT_EQ(heard.error->tensor(), "x");
-          EXPECT_THAT(heard.error->what(), HasSubstr("ended without closing its Communicator"));
-          EXPECT_THAT(heard.error->what(), HasSubstr("shrink()"));
-          EXPECT_LT(heard.seconds, kAtOnce);
+          const auto error = error_of([&] { comm.allreduce("x", values).wait(); }, kAtOnce);
+          EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+          EXPECT_EQ(error.rank(), 1);
+          EXPECT_EQ(error.tensor(), "x");
+          EXPECT_THAT(error.what(), AllOf(HasSubstr("ended without closing its Communicator"),
+                                          HasSubstr("shrink()")));
         },
         [&](Options& options) { options.backend = backend; });
   }
@@ -449,10 +315,9 @@ TEST(LeavingProcesses, NothingInFlightIsNotTalkedAbout) {
     if (comm.rank() == 1) end_this_process();
     std::this_thread::sleep_for(milliseconds(300));
     float one = 1;
-    const auto heard = hear([&] { comm.allreduce("x", std::span(&one, 1)).wait(); });
-    ASSERT_TRUE(heard.error);
-    EXPECT_THAT(heard.error->what(), testing::Not(HasSubstr("in flight")));
-    EXPECT_EQ(heard.error->tensor(), "x");
+    const auto error = error_of([&] { comm.allreduce("x", std::span(&one, 1)).wait(); });
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("in flight")));
+    EXPECT_EQ(error.tensor(), "x");
   });
 }
 

@@ -1,11 +1,8 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <functional>
 #include <string_view>
 
-#include "tutti/base/deadline.h"
+#include "tests/support/expect_error.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti::test {
@@ -18,16 +15,9 @@ inline void quiet(Options& options) {
 }
 
 // Returns the Error that `call` throws, which must come within kAtOnce.
-inline Error error_of(const std::function<void()>& call) {
-  const auto begin = Clock::now();
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce) << error.what();
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(ErrorCode::internal, "none");
+template <class Call>
+Error error_at_once(Call&& call) {
+  return error_of(call, kAtOnce);
 }
 
 }  // namespace tutti::test

@@ -14,6 +14,7 @@
 
 #include "tests/core/engine/at_once.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/backends/store.h"
 #include "tutti/core/arena.h"
 #include "tutti/core/engine/callback_queue.h"
@@ -21,7 +22,7 @@
 namespace tutti {
 namespace {
 
-using test::error_of;
+using test::error_at_once;
 using test::kAtOnce;
 using test::quiet;
 using test::run_threads;
@@ -59,7 +60,7 @@ TEST(Destroyed, AWaiterHearsOfItAtOnce) {
       std::vector<std::thread> waiters;
       for (auto& work : works)
         waiters.emplace_back([&] {
-          const auto error = error_of([&] { work.wait(); });
+          const auto error = error_at_once([&] { work.wait(); });
           EXPECT_EQ(error.code(), ErrorCode::closed);
           EXPECT_THAT(error.what(),
                       HasSubstr("rank 0 closed this Communicator while the operation was pending"));
@@ -79,7 +80,8 @@ TEST(Destroyed, ABlockingCallHearsOfItAtOnce) {
       std::atomic<bool> is_there{false};
       std::thread waiter([&, used = comm.get()] {
         is_there = true;
-        const auto error = error_of([&] { used->allreduce_blocking("x", std::span(&value, 1)); });
+        const auto error =
+            error_at_once([&] { used->allreduce_blocking("x", std::span(&value, 1)); });
         EXPECT_EQ(error.code(), ErrorCode::closed);
       });
       while (!is_there) std::this_thread::yield();
@@ -116,17 +118,14 @@ TEST(Destroyed, InsideACallback) {
       is_destroyed = true;
     });
     if (waits) {
-      EXPECT_EQ(error_of([&] { never.wait(); }).code(), ErrorCode::closed);
+      EXPECT_EQ(error_at_once([&] { never.wait(); }).code(), ErrorCode::closed);
     }
-    const auto deadline = Deadline::after(kAtOnce);
-    while (!is_destroyed && !deadline.passed()) std::this_thread::yield();
-    EXPECT_TRUE(is_destroyed);
-    EXPECT_EQ(error_of([&] { never.wait(); }).code(), ErrorCode::closed);
+    EXPECT_TRUE(test::wait_until([&] { return is_destroyed.load(); }, kAtOnce));
+    EXPECT_EQ(error_at_once([&] { never.wait(); }).code(), ErrorCode::closed);
     peer.join();
     never = Work();
-    const auto gone = Deadline::after(30);
-    while (seen.use_count() > 1 && !gone.passed()) std::this_thread::yield();
-    EXPECT_EQ(seen.use_count(), 1) << "its end was not seen through: the engine lives on";
+    EXPECT_TRUE(test::wait_until([&] { return seen.use_count() <= 1; }))
+        << "its end was not seen through: the engine lives on";
   }
 }
 
@@ -139,8 +138,7 @@ TEST(Destroyed, WhileACallbackRuns) {
     std::atomic<bool> attached{false}, runs{false}, may_end{false}, has_ended{false};
     std::thread peer([&] {
       const auto comm = make_rank(1, 2, store);
-      const auto deadline = Deadline::after(60);
-      while (!attached && !deadline.passed()) std::this_thread::yield();
+      EXPECT_TRUE(test::wait_until([&] { return attached.load(); }, 60));
       float value = 1;
       comm->allreduce("x", std::span(&value, 1)).wait();
     });
@@ -151,14 +149,11 @@ TEST(Destroyed, WhileACallbackRuns) {
     float value = 1;
     comm->allreduce("x", std::span(&value, 1)).then([&](std::exception_ptr) {
       runs = true;
-      const auto deadline = Deadline::after(60);
-      while (!may_end && !deadline.passed()) std::this_thread::yield();
+      EXPECT_TRUE(test::wait_until([&] { return may_end.load(); }, 60));
       has_ended = true;
     });
     attached = true;
-    const auto start = Deadline::after(kAtOnce);
-    while (!runs && !start.passed()) std::this_thread::yield();
-    EXPECT_TRUE(runs);
+    EXPECT_TRUE(test::wait_until([&] { return runs.load(); }, kAtOnce));
     std::thread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       if (ends) may_end = true;
@@ -170,9 +165,7 @@ TEST(Destroyed, WhileACallbackRuns) {
     may_end = true;
     later.join();
     peer.join();
-    const auto end = Deadline::after(kAtOnce);
-    while (!has_ended && !end.passed()) std::this_thread::yield();
-    EXPECT_TRUE(has_ended);
+    EXPECT_TRUE(test::wait_until([&] { return has_ended.load(); }, kAtOnce));
   }
 }
 
@@ -200,25 +193,20 @@ TEST(Destroyed, WhileTheBackgroundThreadIsStuck) {
   options.log = [](LogLevel, std::string_view) {};
   options.observer = [gate](std::string_view point) {
     if (point != "transfer" || gate->is_reached.exchange(true)) return;
-    const auto deadline = Deadline::after(60);
-    while (!gate->may_end && !deadline.passed()) std::this_thread::yield();
+    EXPECT_TRUE(test::wait_until([&] { return gate->may_end.load(); }, 60));
     gate->has_ended = true;
   };
   auto comm = Communicator::create(options);
   std::vector<float> values(100, 1.0f);
   Work work = comm->allreduce("x", values);
-  const auto start = Deadline::after(kAtOnce);
-  while (!gate->is_reached && !start.passed()) std::this_thread::yield();
-  ASSERT_TRUE(gate->is_reached);
+  ASSERT_TRUE(test::wait_until([&] { return gate->is_reached.load(); }, kAtOnce));
   const auto begin = Clock::now();
   comm.reset();
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce);
   EXPECT_FALSE(gate->has_ended);
   gate->may_end = true;
   // The interrupted operation ends, well or with an error.
-  const auto end = Deadline::after(kAtOnce);
-  while (!work.done() && !end.passed()) std::this_thread::yield();
-  EXPECT_TRUE(work.done());
+  EXPECT_TRUE(test::wait_until([&] { return work.done(); }, kAtOnce));
 }
 
 TEST(Destroyed, WhileEverybodyIsBusy) {
@@ -282,9 +270,7 @@ TEST(AfterAFault, NothingSpinsAndNothingIsLaunched) {
               [&] { works.push_back(comm.allgather(fmt::format("x{}", i), values[i])); });
         for (auto& work : works) expect_the_fault([&] { work.wait(); });
         ++broken;
-        const auto deadline = Deadline::after(30);
-        while (broken < 2 && !deadline.passed()) std::this_thread::yield();
-        ASSERT_EQ(broken, 2);
+        ASSERT_TRUE(test::wait_until([&] { return broken >= 2; }));
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         const double before = cpu_seconds();
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -340,9 +326,8 @@ TEST(Waiting, TheTokenIsHandedOn) {
       if (comm.rank() == 0) {
         Work two = comm.allreduce("second", second, ReduceOp::sum);
         one.wait();
-        const auto deadline = Deadline::after(30);
-        while (!is_done && !deadline.passed()) std::this_thread::yield();  // rank 0 computes
-        EXPECT_TRUE(is_done) << "rank 1's second Work waited for rank 0's next call";
+        EXPECT_TRUE(test::wait_until([&] { return is_done.load(); }))
+            << "rank 1's second Work waited for rank 0's next call";
         two.wait();
       } else {
         one.wait();

@@ -11,12 +11,13 @@
 
 #include "tests/core/engine/at_once.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/arena.h"
 
 namespace tutti {
 namespace {
 
-using test::error_of;
+using test::error_at_once;
 using test::kAtOnce;
 using test::quiet;
 using test::run_threads;
@@ -71,8 +72,8 @@ void throw_at(const std::string& point, const Thrown& thrown, int thrower, bool 
         EXPECT_THAT(error->what(), HasSubstr(thrown.text));
         EXPECT_THAT(error->what(), HasSubstr(fmt::format("rank {} cannot go on", thrower)));
         EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kAtOnce);
-        EXPECT_EQ(error_of([&] { comm.allreduce("d", a).wait(); }).code(), thrown.code);
-        EXPECT_EQ(error_of([&] { comm.allreduce_blocking("e", a); }).code(), thrown.code);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce("d", a).wait(); }).code(), thrown.code);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce_blocking("e", a); }).code(), thrown.code);
       },
       [&](Options& options) {
         quiet(options);
@@ -107,7 +108,7 @@ TEST(Thrown, WhileAnswersAreHandledIsNotTheSendersDoing) {
         2,
         [&](Communicator& comm) {
           std::vector<float> values(1000, 1.0f);
-          const auto error = error_of([&] {
+          const auto error = error_at_once([&] {
             for (int step = 0; step < 3; ++step) {
               // Both requests of rank 1 have arrived when rank 0 submits. Rank 0 then answers with
               // the plan.
@@ -148,8 +149,10 @@ TEST(Thrown, AgainAndAgain) {
       2,
       [&](Communicator& comm) {
         std::vector<float> a(1000, 1.0f);
-        EXPECT_EQ(error_of([&] { comm.allreduce("a", a).wait(); }).code(), ErrorCode::internal);
-        EXPECT_EQ(error_of([&] { comm.allreduce("a", a).wait(); }).code(), ErrorCode::internal);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce("a", a).wait(); }).code(),
+                  ErrorCode::internal);
+        EXPECT_EQ(error_at_once([&] { comm.allreduce("a", a).wait(); }).code(),
+                  ErrorCode::internal);
       },
       [](Options& options) {
         quiet(options);
@@ -167,8 +170,7 @@ TEST(Thrown, InALogSink) {
       2,
       [&](Communicator& comm) {
         std::vector<float> a(100, 1.0f), b(100, 1.0f);
-        const auto deadline = Deadline::after(30);
-        while (comm.rank() == 1 && !attached && !deadline.passed()) std::this_thread::yield();
+        EXPECT_TRUE(test::wait_until([&] { return comm.rank() == 0 || attached; }));
         auto work = comm.allreduce("a", a);
         if (comm.rank() == 0)
           work.then([](std::exception_ptr) { throw std::runtime_error("oops"); });
@@ -198,7 +200,7 @@ void throw_in_update(const std::string& backend) {
     GradientArena arena(comm, {{"w", {300'000}}, {"b", {1000}}}, {}, &Update::apply, &update);
     // If each rank updates everything after the reduction, the other rank has finished the first
     // step. Then its second step fails.
-    const auto error = error_of([&] {
+    const auto error = error_at_once([&] {
       for (int step = 0; step < 2; ++step) {
         for (const char* name : {"w", "b"}) arena.ready(name);
         arena.wait();

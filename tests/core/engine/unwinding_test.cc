@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/deadline.h"
 #include "tutti/core/communicator.h"
@@ -28,11 +29,7 @@ std::string heard_of(const std::function<void(const Options&)>& live) {
   std::thread other([&] {
     const auto comm = Communicator::create(options(0));
     std::vector<float> values(10);
-    try {
-      comm->allreduce("x", values).wait();
-    } catch (const Error& error) {
-      text = error.what();
-    }
+    text = test::error_of([&] { comm->allreduce("x", values).wait(); }).what();
   });
   live(options(1));
   other.join();

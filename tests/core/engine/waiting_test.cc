@@ -14,7 +14,9 @@
 #include <optional>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/arena.h"
 #include "tutti/core/communicator.h"
 
@@ -22,6 +24,7 @@ namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
+using test::error_of;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -42,19 +45,6 @@ class Waiting : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, Waiting, testing::Values("memory", "shm", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
-
-template <class Function>
-Error error_of(Function&& function, double most_seconds) {
-  const auto since = Clock::now();
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - since).count(), most_seconds);
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {ErrorCode::internal, "nothing"};
-}
 
 // --- TUTTI_OPERATION_TIMEOUT --------------------------------------------------------------------
 
@@ -104,9 +94,7 @@ void expect_that_a_callback_holds_nothing_up(const char* backend, bool waits, mi
           return;
         }
         comm.allreduce("a", a).then([&](std::exception_ptr) {
-          const auto deadline = Deadline::after(10);
-          while (!(is_through && has_ended) && !deadline.passed())
-            std::this_thread::sleep_for(milliseconds(1));
+          test::wait_until([&] { return is_through && has_ended; }, 10);
           EXPECT_TRUE(is_through) << "rank 0 waited for the callback";
           EXPECT_TRUE(has_ended) << "b of rank 1 waited for the callback";
           std::this_thread::sleep_for(more);
@@ -180,18 +168,6 @@ TEST(NeverMeeting, ABlockingAndAnAsynchronousCallOfOneNameMeetOverSockets) {
   });
 }
 
-TEST(NeverMeeting, ABlockingAndAnAsynchronousCallOfOneNameEndWithAnErrorThatSaysSo) {
-  run_over("memory", 2, [](Communicator& comm) {
-    float one = 1;
-    const auto error = error_of([&] { blocking_and_asynchronous(comm, one); }, 4);
-    EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
-    EXPECT_EQ(error.tensor(), "x");
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 waits in a blocking call"),
-                                    HasSubstr("rank 1 for an asynchronous one"),
-                                    HasSubstr("Call it the same way on all ranks")));
-  });
-}
-
 struct BlockingKind {
   const char* name;
   void (*call)(Communicator&, const std::vector<float>& input, std::vector<float>& output);
@@ -254,39 +230,6 @@ TEST(NeverMeeting, EveryBlockingKindBesideARankThatHasJoinedEndsWithAnErrorThatS
     });
 }
 
-// --- reports ------------------------------------------------------------------------------------
-
-TEST(Reports, SayWhereTheLateRankIsOverSockets) {
-  std::mutex mutex;
-  int reports = 0;
-  run_over(
-      "tcp", 2,
-      [&](Communicator& comm) {
-        std::vector<float> a(1000, 1.0f), b(1000, 1.0f);
-        for (int step = 0; step < 10; ++step) {
-          comm.allreduce("a", a).wait();
-          comm.allreduce("b", b).wait();
-        }
-        if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(3000));
-        comm.allreduce("a", a).wait();
-        const std::lock_guard lock(mutex);
-        if (comm.rank() == 0) {
-          EXPECT_EQ(reports, 1);
-        }
-      },
-      [&](Options& options) {
-        options.stall_warning = 1.5;
-        options.log = [&, rank = options.rank](LogLevel, std::string_view line) {
-          const std::lock_guard lock(mutex);
-          ++reports;
-          EXPECT_THAT(std::string(line), testing::Not(HasSubstr("submitted \"\"")));
-          EXPECT_THAT(std::string(line),
-                      HasSubstr("Rank 1 is alive and last submitted \"b\"; it is late."));
-          EXPECT_EQ(rank, 0);
-        };
-      });
-}
-
 // --- statistics of a finished Work --------------------------------------------------------------
 
 // The background thread finishes "x" and then blocks in the update of an arena, within one step of
@@ -296,13 +239,10 @@ TEST(Statistics, CountAWorkBeforeAnyThreadSeesItDone) {
     std::atomic<bool> is_reached{false}, may_end{false};
     void stand_still() {
       is_reached = true;
-      const auto deadline = Deadline::after(60);
-      while (!may_end && !deadline.passed()) std::this_thread::yield();
+      EXPECT_TRUE(test::wait_until([&] { return may_end.load(); }, 60));
     }
     bool await() const {
-      const auto deadline = Deadline::after(60);
-      while (!is_reached && !deadline.passed()) std::this_thread::yield();
-      return is_reached;
+      return test::wait_until([&] { return is_reached.load(); }, 60);
     }
   };
   Gate first, update;
@@ -410,9 +350,7 @@ TEST(BlockingCalls, AreCountedWhileAnotherThreadDrives) {
     auto work = comm.allreduce("y", more);
     std::thread driver([&] { work.wait(); });
     if (comm.rank() == 0) {
-      const auto limit = Deadline::after(20);
-      while (!drives && !limit.passed()) std::this_thread::sleep_for(milliseconds(1));
-      EXPECT_TRUE(drives);
+      EXPECT_TRUE(test::wait_until([&] { return drives.load(); }, 20));
       EXPECT_EQ(comm.statistics().operations - before.operations, 10u);
       holds = false;
     }

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/descriptor.h"
 #include "tutti/base/error.h"
 #include "tutti/core/launch/exchange.h"
@@ -17,22 +18,8 @@
 namespace tutti {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
-
-struct Refusal {
-  ErrorCode code = ErrorCode::internal;
-  std::string text = "accepted";
-};
-
-template <typename Call>
-Refusal refusal(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  return {};
-}
 
 // The launcher's end of PMI_FD. It follows a script: it sends the bytes `answers[i]` after line i.
 class PmiServer {
@@ -93,19 +80,19 @@ TEST(Pmi, OthersOnlyGet) {
 TEST(Pmi, SaysWhatWentWrong) {
   const auto line = [](std::vector<std::string> answers) {
     PmiServer server(std::move(answers));
-    return refusal([&] { share_over_pmi(server.descriptor(), 1, "", Deadline::after(10)); });
+    return error_of([&] { share_over_pmi(server.descriptor(), 1, "", Deadline::after(10)); });
   };
   EXPECT_THAT(
-      line({"HTTP/1.1 400 Bad Request\n"}).text,
+      line({"HTTP/1.1 400 Bad Request\n"}).what(),
       HasSubstr("the launcher's PMI server answered \"HTTP/1.1 400 Bad Request\" to \"init"));
-  EXPECT_EQ(line({"nonsense\n"}).code, ErrorCode::corrupt_data);
-  EXPECT_THAT(line({kHello, "cmd=my_kvsname rc=-1\n"}).text,
+  EXPECT_EQ(line({"nonsense\n"}).code(), ErrorCode::corrupt_data);
+  EXPECT_THAT(line({kHello, "cmd=my_kvsname rc=-1\n"}).what(),
               HasSubstr("the launcher's PMI server refused \""));
-  EXPECT_EQ(line({kHello, "cmd=my_kvsname rc=-1\n"}).code, ErrorCode::unavailable);
-  EXPECT_THAT(line({kHello}).text, HasSubstr("closed its connection"));
-  EXPECT_THAT(line({std::string(10'000, 'x')}).text,
+  EXPECT_EQ(line({kHello, "cmd=my_kvsname rc=-1\n"}).code(), ErrorCode::unavailable);
+  EXPECT_THAT(line({kHello}).what(), HasSubstr("closed its connection"));
+  EXPECT_THAT(line({std::string(10'000, 'x')}).what(),
               HasSubstr("the launcher's PMI server sent a line of more than 4096 bytes"));
-  EXPECT_THAT(refusal([] { share_over_pmi(999, 0, "", Deadline::after(1)); }).text,
+  EXPECT_THAT(error_of([] { share_over_pmi(999, 0, "", Deadline::after(1)); }).what(),
               HasSubstr("PMI_FD=999 does not lead to the launcher: "));
 }
 
@@ -113,7 +100,7 @@ TEST(Pmi, WaitsNoLongerThanTheDeadline) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const Descriptor client(ends[0]), mute(ends[1]);
-  EXPECT_EQ(refusal([&] { share_over_pmi(client.get(), 0, "", Deadline::after(0.05)); }).code,
+  EXPECT_EQ(error_of([&] { share_over_pmi(client.get(), 0, "", Deadline::after(0.05)); }).code(),
             ErrorCode::timeout);
 }
 
@@ -125,9 +112,7 @@ TEST(Pmi, SurvivesGarbage) {
     std::string garbage(random() % 200, ' ');
     for (auto& c : garbage) c = "cmd=respont_i \n\0rc01"[random() % 20];
     PmiServer server({garbage + "\n", garbage + "\n"});
-    EXPECT_NE(
-        refusal([&] { share_over_pmi(server.descriptor(), 1, "", Deadline::after(10)); }).text,
-        "accepted");
+    error_of([&] { share_over_pmi(server.descriptor(), 1, "", Deadline::after(10)); });
   }
 }
 
@@ -163,31 +148,32 @@ TEST_F(PrivateFileTest, IsWaitedFor) {
                            [&] { return read_private_file(folder_, "a", Deadline::after(20)); });
   const PrivateFile file(folder_, "a", "late");
   EXPECT_EQ(reader.get(), "late");
-  const auto missing = refusal([&] { read_private_file(folder_, "b", Deadline::after(0.05)); });
-  EXPECT_EQ(missing.code, ErrorCode::timeout);
-  EXPECT_THAT(missing.text, HasSubstr(folder_ + "/b"));
+  const auto missing = error_of([&] { read_private_file(folder_, "b", Deadline::after(0.05)); });
+  EXPECT_EQ(missing.code(), ErrorCode::timeout);
+  EXPECT_THAT(missing.what(), HasSubstr(folder_ + "/b"));
 }
 
 TEST_F(PrivateFileTest, OthersFilesAreRefused) {
   const PrivateFile file(folder_, "a", "text");
   ASSERT_EQ(::chmod((folder_ + "/a").c_str(), 0644), 0);
-  EXPECT_EQ(refusal([&] { read_private_file(folder_, "a", Deadline::after(1)); }).code,
+  EXPECT_EQ(error_of([&] { read_private_file(folder_, "a", Deadline::after(1)); }).code(),
             ErrorCode::authentication);
   std::filesystem::create_symlink("/etc/passwd", folder_ + "/link");
-  EXPECT_EQ(refusal([&] { read_private_file(folder_, "link", Deadline::after(1)); }).code,
+  EXPECT_EQ(error_of([&] { read_private_file(folder_, "link", Deadline::after(1)); }).code(),
             ErrorCode::authentication);
 }
 
 TEST_F(PrivateFileTest, AFolderThatOthersMayWriteIntoIsRefused) {
   std::filesystem::create_directory(folder_);
   ASSERT_EQ(::chmod(folder_.c_str(), 0777), 0);
-  EXPECT_EQ(refusal([&] { PrivateFile(folder_, "a", "x"); }).code, ErrorCode::authentication);
-  EXPECT_EQ(refusal([&] { read_private_file(folder_, "a", Deadline::after(1)); }).code,
+  EXPECT_EQ(error_of([&] { PrivateFile(folder_, "a", "x"); }).code(), ErrorCode::authentication);
+  EXPECT_EQ(error_of([&] { read_private_file(folder_, "a", Deadline::after(1)); }).code(),
             ErrorCode::authentication);
 }
 
 TEST_F(PrivateFileTest, SaysWhereItCannotWrite) {
-  EXPECT_THAT(refusal([&] { PrivateFile("/proc/none", "a", "x"); }).text, HasSubstr("/proc/none"));
+  EXPECT_THAT(error_of([&] { PrivateFile("/proc/none", "a", "x"); }).what(),
+              HasSubstr("/proc/none"));
 }
 
 }  // namespace

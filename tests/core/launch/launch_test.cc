@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -52,15 +53,8 @@ const Environment kSlurmPmi2 = [] {
   return environment;
 }();
 
-std::string refusal(const Environment& environment) {
-  try {
-    detect_launcher(environment);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos);
-    return error.what();
-  }
-  return "accepted";
+std::string launch_refusal(const Environment& environment) {
+  return test::refusal([&] { detect_launcher(environment); });
 }
 
 Environment without(Environment environment, const std::string& variable) {
@@ -143,27 +137,28 @@ TEST(DetectLauncher, NamesTheMissingVariable) {
       {with(kSlurm, "TUTTI_SECRET", "s"), {"SLURM_STEP_NODELIST"}}};
   for (const auto& [environment, variables] : families)
     for (const char* variable : variables)
-      EXPECT_THAT(refusal(without(environment, variable)),
+      EXPECT_THAT(launch_refusal(without(environment, variable)),
                   HasSubstr(std::string(variable) + " is missing"));
 }
 
 TEST(DetectLauncher, SaysTheWholeLine) {
-  EXPECT_EQ(refusal(without(kTorchrun, "WORLD_SIZE")),
+  EXPECT_EQ(launch_refusal(without(kTorchrun, "WORLD_SIZE")),
             "RANK of torchrun is set, but WORLD_SIZE is missing; set all of RANK WORLD_SIZE "
             "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT, or none");
-  EXPECT_EQ(refusal(with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "4")),
+  EXPECT_EQ(launch_refusal(with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "4")),
             "OMPI_COMM_WORLD_RANK=4 is not a rank of OMPI_COMM_WORLD_SIZE=4 (must be from 0 to 3)");
-  EXPECT_EQ(refusal({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}}),
+  EXPECT_EQ(launch_refusal({{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "2"}}),
             "TUTTI_SIZE=2 ranks must meet somewhere, but TUTTI_STORE is missing (expected "
             "tcp://host:port or file:///folder); tutti-run sets it");
   // Another variable of tutti-run is set, but TUTTI_RANK is not.
   for (const char* other : {"TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE"})
-    EXPECT_EQ(refusal({{other, "1"}}), "tutti-run started this process, but TUTTI_RANK is missing");
+    EXPECT_EQ(launch_refusal({{other, "1"}}),
+              "tutti-run started this process, but TUTTI_RANK is missing");
 }
 
 TEST(DetectLauncher, CountsNoPods) {
   EXPECT_THAT(
-      refusal(
+      launch_refusal(
           {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}}),
       AllOf(HasSubstr("LOCAL_RANK is missing"), HasSubstr("counts pods")));
 }
@@ -181,19 +176,19 @@ TEST(DetectLauncher, WantsWholeNumbers) {
       {&kSlurm, "SLURM_NODEID"}};
   for (const auto& [environment, variable] : numbers)
     for (const char* garbage : {"", "x", "1x", " 1", "0x1", "-1", "1.0", "99999999999999999999"})
-      EXPECT_THAT(refusal(with(*environment, variable, garbage)),
+      EXPECT_THAT(launch_refusal(with(*environment, variable, garbage)),
                   AllOf(HasSubstr(std::string(variable) + "=" + garbage + " "),
                         HasSubstr(") is not a number from ")));
 }
 
 TEST(DetectLauncher, LocalRanksFit) {
-  EXPECT_THAT(refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "5")),
+  EXPECT_THAT(launch_refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "5")),
               HasSubstr("=5 ranks on one host are more than the 4 ranks of the job"));
-  EXPECT_THAT(refusal(with(kHydra, "MPI_LOCALRANKID", "2")),
+  EXPECT_THAT(launch_refusal(with(kHydra, "MPI_LOCALRANKID", "2")),
               HasSubstr("MPI_LOCALRANKID=2 is not a rank of MPI_LOCALNRANKS=2"));
-  EXPECT_THAT(refusal(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x")),
+  EXPECT_THAT(launch_refusal(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x")),
               HasSubstr("is not a list of task counts"));
-  EXPECT_THAT(refusal(with(kSlurm, "SLURM_NODEID", "2")), HasSubstr("SLURM_NODEID=2"));
+  EXPECT_THAT(launch_refusal(with(kSlurm, "SLURM_NODEID", "2")), HasSubstr("SLURM_NODEID=2"));
 }
 
 TEST(DetectLauncher, NeverUsesTorchrunsOwnPort) {
@@ -202,8 +197,9 @@ TEST(DetectLauncher, NeverUsesTorchrunsOwnPort) {
   EXPECT_EQ(found.port, 29501);
   EXPECT_NE(detect_launcher(with(kTorchrun, "TORCHELASTIC_RESTART_COUNT", "1")).public_secret,
             found.public_secret);
-  EXPECT_THAT(refusal(with(kTorchrun, "MASTER_PORT", "65535")), HasSubstr("MASTER_PORT=65535"));
-  EXPECT_THAT(refusal(with(kTorchrun, "MASTER_ADDR", "")),
+  EXPECT_THAT(launch_refusal(with(kTorchrun, "MASTER_PORT", "65535")),
+              HasSubstr("MASTER_PORT=65535"));
+  EXPECT_THAT(launch_refusal(with(kTorchrun, "MASTER_ADDR", "")),
               HasSubstr("MASTER_ADDR= (set by torchrun) is not a host"));
 }
 
@@ -229,7 +225,7 @@ TEST(DetectLauncher, SlurmWithASecretWorksOutTheAddress) {
   EXPECT_LT(found.port, 32000);
   EXPECT_EQ(detect_launcher(with(secret, "SLURM_PROCID", "0")).port, found.port);
   EXPECT_NE(detect_launcher(with(secret, "SLURM_STEP_ID", "1")).port, found.port);
-  EXPECT_THAT(refusal(with(secret, "SLURM_STEP_NODELIST", "n[1")),
+  EXPECT_THAT(launch_refusal(with(secret, "SLURM_STEP_NODELIST", "n[1")),
               HasSubstr("not a list of hosts"));
 
   auto one_node = with(secret, "SLURM_STEP_TASKS_PER_NODE", "4");
@@ -240,7 +236,7 @@ TEST(DetectLauncher, SlurmWithASecretWorksOutTheAddress) {
 TEST(DetectLauncher, SlurmWithoutASecretLeavesAFile) {
   EXPECT_EQ(detect_launcher(kSlurm).file, "slurm-7.0.0-40001");
   EXPECT_EQ(detect_launcher(with(kSlurm, "SLURM_RESTART_COUNT", "2")).file, "slurm-7.0.2-40001");
-  EXPECT_THAT(refusal(with(kSlurm, "SLURM_JOB_ID", "../x")), HasSubstr("no numbers"));
+  EXPECT_THAT(launch_refusal(with(kSlurm, "SLURM_JOB_ID", "../x")), HasSubstr("no numbers"));
 }
 
 TEST(DetectLauncher, AGivenStoreNeedsNoExchange) {
@@ -249,7 +245,7 @@ TEST(DetectLauncher, AGivenStoreNeedsNoExchange) {
     EXPECT_EQ(detect_launcher(environment).meeting, Meeting::given) << launcher.launcher;
   }
   EXPECT_EQ(detect_launcher(with(without(kHydra, "PMI_FD"), "TUTTI_STORE", "tcp://h:1")).rank, 3);
-  EXPECT_THAT(refusal({{"TUTTI_STORE", "tcp://h:1"}}), HasSubstr("TUTTI_SIZE are missing"));
+  EXPECT_THAT(launch_refusal({{"TUTTI_STORE", "tcp://h:1"}}), HasSubstr("TUTTI_SIZE are missing"));
 }
 
 TEST(DetectLauncher, OneRankMeetsNobody) {

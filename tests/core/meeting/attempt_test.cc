@@ -15,11 +15,14 @@
 #include <future>
 #include <thread>
 
+#include "tests/support/expect_error.h"
+#include "tests/support/forwarding_store.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
 namespace {
 
+using test::error_of;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -134,31 +137,15 @@ TEST_F(AttemptTest, TheDeathThatCameFirstIsBlamed) {
 }
 
 // Shows the place records to the ranks only after further deaths are in the log.
-class DeadlyStore final : public Store {
+class DeadlyStore final : public test::ForwardingStore {
  public:
-  explicit DeadlyStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  void set(const std::string& key, std::string_view value) override { store_->set(key, value); }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return store_->set_once(key, value);
-  }
+  using ForwardingStore::ForwardingStore;
   std::optional<std::string> try_get(const std::string& key) override {
     if (key.ends_with(Attempt::place_key(1)))
       for (int i = 0; i < 20; ++i)
-        append_death(*store_, {.who = {.rank = 2}, .pid = 2, .code = 1, .host = "h"});
-    return store_->try_get(key);
+        append_death(rest(), {.who = {.rank = 2}, .pid = 2, .code = 1, .host = "h"});
+    return ForwardingStore::try_get(key);
   }
-  std::string get(const std::string& key, Deadline deadline) override {
-    return store_->get(key, deadline);
-  }
-  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
-  int64_t raise(const std::string& key, int64_t least) override {
-    return store_->raise(key, least);
-  }
-  void erase(const std::string& key) override { store_->erase(key); }
-  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
-
- private:
-  const std::shared_ptr<Store> store_;
 };
 
 TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
@@ -167,13 +154,10 @@ TEST_F(AttemptTest, ADeathIsToldAsItWasThoughOthersDieMeanwhile) {
   membership.root = std::make_shared<DeadlyStore>(store_);
   membership.path = "job/0";
   const auto attempt = Attempt::begin(rank(0, 3), membership);
-  try {
-    attempt->fail(Error(ErrorCode::timeout, "rank 1 is late").with_rank(1));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.rank(), 1);
-    EXPECT_THAT(error.what(),
-                HasSubstr("rank 1 (host somewhere, pid 4711) was killed by signal 9"));
-  }
+  const auto error =
+      error_of([&] { attempt->fail(Error(ErrorCode::timeout, "rank 1 is late").with_rank(1)); });
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed by signal 9"));
 }
 
 // A timeout may also be the reason why the parent communicator ended.
@@ -186,13 +170,9 @@ TEST_F(AttemptTest, ATimeoutOfTheParentIsNoLateRank) {
   membership.parents_end = [] {
     return std::optional(Error(ErrorCode::timeout, "\"x\" took too long").with_rank(1));
   };
-  try {
-    Attempt::begin(rank(0, 2), membership)->meet();
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "\"x\" took too long");
-    EXPECT_EQ(error.rank(), 1);
-  }
+  const auto error = error_of([&] { Attempt::begin(rank(0, 2), membership)->meet(); });
+  EXPECT_STREQ(error.what(), "\"x\" took too long");
+  EXPECT_EQ(error.rank(), 1);
 }
 
 // Rank 1 leaves its place record, reports that it is connected, and dies before it is counted.
@@ -304,12 +284,10 @@ TEST_F(AttemptTest, ADeathIsTheCauseOfAWaitThatNamesNoRank) {
   store_->set("job/0/" + Attempt::place_key(0), "a place");
   append_death(*store_, {.who = {.rank = 1}, .pid = 4711, .signal = 9, .host = "somewhere"});
   const auto attempt = Attempt::begin(rank(0, 3), membership);
-  try {
-    attempt->fail(Error(ErrorCode::timeout, "no rank set a key before the deadline"));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.rank(), 1);
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed"));
-  }
+  const auto error = error_of(
+      [&] { attempt->fail(Error(ErrorCode::timeout, "no rank set a key before the deadline")); });
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 (host somewhere, pid 4711) was killed"));
 }
 
 // Rank 1 was counted, but its place record was erased before this rank came.
@@ -384,11 +362,8 @@ TEST(ToldFailure, TheFirstWordCounts) {
     EXPECT_STREQ(error.what(), "rank 1 was killed");
   }
   // A rank reports its own failure to its caller itself.
-  try {
-    one.fail(Error(ErrorCode::io, "no files left"));
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "no files left");
-  }
+  EXPECT_STREQ(error_of([&] { one.fail(Error(ErrorCode::io, "no files left")); }).what(),
+               "no files left");
   EXPECT_THROW(one.succeed(), ToldError);
 }
 
@@ -419,14 +394,11 @@ TEST(ToldFailure, GarbageIsNoFailureOfARank) {
   const auto store = make_memory_store();
   for (const auto* text : {"", "1", "9 0 4 x", "0 0 99 x", "a b c d"}) {
     store->set("x/failure", text);
-    try {
-      ToldFailure(*store, "x", 0, 2).look();
-      FAIL() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << text;
-      EXPECT_EQ(error.what(),
-                fmt::format("the store's key x/failure holds \"{}\", which no rank writes", text));
-    }
+    const auto error = error_of([&] { ToldFailure(*store, "x", 0, 2).look(); });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt_data) << text;
+    EXPECT_EQ(error.what(), fmt::format("the store's key x/failure holds \"{}\", which no rank "
+                                        "writes",
+                                        text));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -60,13 +61,8 @@ TEST(Places, NumbersThatNoProcessAndNoRankHasAreRefused) {
        {place_text("4294967295", "1", "7"), place_text("4711", "4294967297", "7"),
         place_text("-1", "1", "7"), place_text("4711", "1", "x"), place_text("4711", "1", "7\n"),
         std::string()}) {
-    try {
-      decode_place(1, text);
-      ADD_FAILURE() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
-      EXPECT_EQ(error.rank(), 1);
-    }
+    EXPECT_EQ(
+        test::expect_error(ErrorCode::corrupt_data, "", [&] { decode_place(1, text); }).rank(), 1);
   }
 }
 

@@ -10,6 +10,8 @@
 #include <set>
 #include <thread>
 
+#include "tests/support/expect_error.h"
+#include "tests/support/forwarding_store.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
 #include "tutti/core/communicator.h"
@@ -19,38 +21,30 @@ namespace tutti {
 namespace {
 
 // Remembers every key that was ever written. Asks the store itself which of them still exist.
-class WatchedKeys final : public Store {
+class WatchedKeys final : public test::ForwardingStore {
  public:
-  explicit WatchedKeys(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  using ForwardingStore::ForwardingStore;
 
   std::set<std::string> present() {
     const std::lock_guard lock(mutex_);
     std::set<std::string> keys;
     for (const auto& key : written_)
-      if (store_->try_get(key)) keys.insert(key);
+      if (rest().try_get(key)) keys.insert(key);
     return keys;
   }
 
   void set(const std::string& key, std::string_view value) override {
-    store_->set(note(key), value);
+    rest().set(note(key), value);
   }
   std::string set_once(const std::string& key, std::string_view value) override {
-    return store_->set_once(note(key), value);
-  }
-  std::optional<std::string> try_get(const std::string& key) override {
-    return store_->try_get(key);
-  }
-  std::string get(const std::string& key, Deadline deadline) override {
-    return store_->get(key, deadline);
+    return rest().set_once(note(key), value);
   }
   int64_t add(const std::string& key, int64_t amount) override {
-    return store_->add(note(key), amount);
+    return rest().add(note(key), amount);
   }
   int64_t raise(const std::string& key, int64_t least) override {
-    return store_->raise(note(key), least);
+    return rest().raise(note(key), least);
   }
-  void erase(const std::string& key) override { store_->erase(key); }
-  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
 
  private:
   const std::string& note(const std::string& key) {
@@ -59,7 +53,6 @@ class WatchedKeys final : public Store {
     return key;
   }
 
-  const std::shared_ptr<Store> store_;
   std::mutex mutex_;
   std::set<std::string> written_;  // guarded by mutex_
 };
@@ -99,16 +92,7 @@ class StoreKeys : public testing::TestWithParam<Kind> {
   }
 
   static void on_all(const std::function<void(int rank)>& body, int size = kRanks) {
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < size; ++rank)
-      ranks.emplace_back([&, rank] {
-        try {
-          body(rank);
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << "rank " << rank << ": " << error.what();
-        }
-      });
-    for (auto& rank : ranks) rank.join();
+    test::on_threads(0, size, body);
   }
 
   void expect_few_keys(size_t most = kMostKeys) {
@@ -157,15 +141,8 @@ TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
   run([&](auto comm) {
     if (comm->rank() == 1) {
       shrunk.get_future().wait();
-      try {
-        comm->shrink();
-        ADD_FAILURE() << "rank 1 was let in";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::peer_silent);
-        EXPECT_NE(std::string(error.what()).find("is not among the survivors (ranks 0 2)"),
-                  std::string::npos)
-            << error.what();
-      }
+      test::expect_error(ErrorCode::peer_silent, "is not among the survivors (ranks 0 2)",
+                         [&] { comm->shrink(); });
       return;
     }
     const auto rest = comm->shrink();
@@ -181,9 +158,7 @@ TEST_P(StoreKeys, OfAShrinkSayForGoodWhoWasLeftOut) {
 // Three threads make communicators of all ranks at the same time, and may overtake each other.
 TEST_P(StoreKeys, OfCommunicatorsThatAreMadeAtOnceGo) {
   for (int i = 0; i < 10; ++i) {
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < 3; ++thread) threads.emplace_back([&] { run([](auto) {}); });
-    for (auto& thread : threads) thread.join();
+    test::on_threads(0, 3, [&](int) { run([](auto) {}); });
   }
   run([](auto) {});
   expect_few_keys();

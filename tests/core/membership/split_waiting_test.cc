@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/seconds_since.h"
 #include "tutti/core/communicator.h"
@@ -64,16 +65,11 @@ class StandingStill : public testing::TestWithParam<std::tuple<std::string, std:
 
   static void expect_silent(int rank, std::string_view begins, const std::function<void()>& call) {
     const auto begin = Clock::now();
-    try {
-      call();
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::peer_silent) << error.what();
-      EXPECT_EQ(error.rank(), rank) << error.what();
-      EXPECT_THAT(error.what(), AllOf(StartsWith(std::string(begins)),
-                                      HasSubstr(fmt::format("rank {} (host ", rank)),
-                                      HasSubstr("is silent: no answer for")));
-    }
+    const auto error = test::expect_error(ErrorCode::peer_silent, "", [&] { call(); });
+    EXPECT_EQ(error.rank(), rank) << error.what();
+    EXPECT_THAT(error.what(), AllOf(StartsWith(std::string(begins)),
+                                    HasSubstr(fmt::format("rank {} (host ", rank)),
+                                    HasSubstr("is silent: no answer for")));
     EXPECT_LT(seconds_since(begin), kSoon);
   }
 

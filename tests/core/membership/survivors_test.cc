@@ -8,6 +8,8 @@
 
 #include <future>
 
+#include "tests/support/expect_error.h"
+#include "tests/support/forwarding_store.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/error.h"
 
@@ -90,14 +92,11 @@ TEST_F(AgreeTest, ARankThatWasStoppedAndWakesIsToldThatItIsNoMember) {
   auto zero = survivors(0, {2}), one = survivors(1, {2}), two = survivors(2),
        three = survivors(3, {2});
   agree({&zero, &one, &three});
-  try {
-    two.agree(Deadline::after(10));
-    FAIL() << "it was let in";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::peer_silent);
-    EXPECT_EQ(error.rank(), 2);
-    EXPECT_THAT(error.what(), HasSubstr("rank 2 is not among the survivors (ranks 0 1 3)"));
-  }
+  EXPECT_EQ(
+      test::expect_error(ErrorCode::peer_silent, "rank 2 is not among the survivors (ranks 0 1 3)",
+                         [&] { two.agree(Deadline::after(10)); })
+          .rank(),
+      2);
 }
 
 TEST_F(AgreeTest, ARankThatGaveItselfUpIsNotWaitedFor) {
@@ -130,49 +129,21 @@ TEST_F(AgreeTest, ARankThatWakesTwoShrinksLaterReadsTheNumbersOfItsOwnCommunicat
   for (const auto& members : agree({&later_zero, &later_three}))
     EXPECT_THAT(members, ElementsAre(0, 2));
   EXPECT_THAT(later_three.first_ranks(), ElementsAre(0, 3));
-  try {
-    two.agree(Deadline::after(10));
-    FAIL() << "it was let in";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::peer_silent);
-    EXPECT_THAT(error.what(), HasSubstr("rank 2 is not among the survivors (ranks 0 3)"));
-  }
+  test::expect_error(ErrorCode::peer_silent, "rank 2 is not among the survivors (ranks 0 3)",
+                     [&] { two.agree(Deadline::after(10)); });
 }
 
 // Forgets every key as soon as it is written, as if the others had gone on and erased their keys.
-class ForgetfulStore final : public Store {
+class ForgetfulStore final : public test::ForwardingStore {
  public:
-  explicit ForgetfulStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  using ForwardingStore::ForwardingStore;
   void set(const std::string&, std::string_view) override {}
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return store_->set_once(key, value);
-  }
-  std::optional<std::string> try_get(const std::string& key) override {
-    return store_->try_get(key);
-  }
-  std::string get(const std::string& key, Deadline deadline) override {
-    return store_->get(key, deadline);
-  }
-  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
-  int64_t raise(const std::string& key, int64_t least) override {
-    return store_->raise(key, least);
-  }
-  void erase(const std::string& key) override { store_->erase(key); }
-  void erase_all(const std::string& prefix) override { store_->erase_all(prefix); }
-
- private:
-  const std::shared_ptr<Store> store_;
 };
 
 TEST_F(AgreeTest, ARankWhoseVoteIsForgottenDoesNotWaitForItself) {
   auto zero = survivors(0, {}, 5, std::make_shared<ForgetfulStore>(store_));
-  try {
-    zero.agree(Deadline::after(0.3));
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
-  }
+  test::expect_error(ErrorCode::timeout, "while ranks 1-3 did not say that they live",
+                     [&] { zero.agree(Deadline::after(0.3)); });
 }
 
 // Rank 2 reports rank 1 as the cause. Rank 1 takes the reporter, rank 2, for the cause. Both live.
@@ -217,14 +188,10 @@ TEST_F(AgreeTest, TheDeadlineNamesTheMissingRanks) {
   for (const auto& store : {store_, remote}) {
     const auto deadline = Deadline::after(0.3);
     auto zero = survivors(0, {}, 5, bounded(store, deadline));
-    try {
-      zero.agree(deadline);
-      FAIL() << "no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
-      EXPECT_EQ(error.rank(), 1);
-      EXPECT_THAT(error.what(), HasSubstr("while ranks 1-3 did not say that they live"));
-    }
+    EXPECT_EQ(test::expect_error(ErrorCode::timeout, "while ranks 1-3 did not say that they live",
+                                 [&] { zero.agree(deadline); })
+                  .rank(),
+              1);
   }
 }
 

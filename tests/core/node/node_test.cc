@@ -216,7 +216,7 @@ TEST(Node, WhoClosedIsBlamedThoughWhatRunsIsTakenBackOnlyNow) {
 // Rank 0 closes because rank 1 did, with another reason. Rank 2 reads both farewells in one step.
 TEST(Node, TheErrorBecauseOfWhichTheFirstRankClosedIsPassedOn) {
   SteppedRanks ranks(3);
-  ranks[1].close("ValueError: sample\n17");
+  ranks[1].close("ValueError: sample\n17 of " + std::string(500, 'x'));
   ranks.settle({0, 1});
   ASSERT_EQ(ranks[0].node().phase(), Phase::departing);
   ranks[0].close("what rank 1 brought about");
@@ -228,8 +228,8 @@ TEST(Node, TheErrorBecauseOfWhichTheFirstRankClosedIsPassedOn) {
   const auto end = ranks[2].end_of("y");
   ASSERT_EQ(code_of(end), ErrorCode::peer_left);
   EXPECT_EQ((*end)->rank(), 1);
-  EXPECT_THAT((*end)->what(),
-              testing::HasSubstr("because of an error (ValueError: sample 17), so nothing"));
+  EXPECT_THAT((*end)->what(), testing::HasSubstr("because of an error (ValueError: sample 17 of " +
+                                                 std::string(375, 'x') + "), so nothing"));
 }
 
 // --- a link that ends without a farewell --------------------------------------------------------

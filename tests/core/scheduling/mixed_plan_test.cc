@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/core/communicator.h"
@@ -103,13 +104,7 @@ class Pending {
         << name();
   }
   void expect_refused() {
-    try {
-      work_.wait();
-      ADD_FAILURE() << name() << ": no error on rank " << comm_.rank();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
-      EXPECT_EQ(error.tensor(), name());
-    }
+    EXPECT_EQ(test::expect_error(ErrorCode::mismatch, "", [&] { work_.wait(); }).tensor(), name());
     expect_untouched();
   }
   void expect_done() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/bulk.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/core/communicator.h"
 
@@ -134,15 +135,9 @@ void change_between_two(Communicator& comm, Odd of_sender, Odd of_receiver) {
       }
       continue;
     }
-    std::string line;
-    try {
-      work.wait();
-      ADD_FAILURE() << "no error on rank " << comm.rank();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
-      EXPECT_EQ(error.tensor(), "x");
-      line = error.what();
-    }
+    const auto error = test::expect_error(ErrorCode::mismatch, "", [&] { work.wait(); });
+    EXPECT_EQ(error.tensor(), "x");
+    const std::string line = error.what();
     EXPECT_EQ(values, before);
     EXPECT_EQ(doubles, doubles_before);
     // Both ranks get the same error line.
@@ -270,14 +265,10 @@ TEST_P(Pairs, APeerThatClosesIsNamed) {
       }
     }
     if (comm.rank() == 0) return;
-    try {
-      comm.recv("x", values, 0).wait(Deadline::after(20));
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::peer_left) << error.what();
-      EXPECT_EQ(error.rank(), 0);
-      EXPECT_EQ(error.tensor(), "x");
-    }
+    const auto error = test::expect_error(
+        ErrorCode::peer_left, "", [&] { comm.recv("x", values, 0).wait(Deadline::after(20)); });
+    EXPECT_EQ(error.rank(), 0);
+    EXPECT_EQ(error.tensor(), "x");
   });
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/support/bulk.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tutti/collectives/schedule.h"
 #include "tutti/core/agreement/request.h"
@@ -286,12 +287,7 @@ inline void run_seed(Communicator& comm, uint64_t seed, Doubled& doubled) {
       while (doubles && !mine && !done) std::this_thread::yield();
       submit(comm, gradient);
       if (!doubles || !mine) continue;
-      try {
-        submit(comm, gradient);
-        ADD_FAILURE() << "seed " << seed << ": a second submission was taken";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::duplicate_name) << error.what();
-      }
+      expect_error(ErrorCode::duplicate_name, "", [&] { submit(comm, gradient); });
       done = true;
     }
     for (auto& gradient : gradients) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/support/ranks.h"
+#include "tests/support/wait_until.h"
 #include "tutti/core/communicator.h"
 
 namespace tutti {
@@ -61,12 +62,7 @@ TEST(Communicator, AnyOrderOfSubmissionAndThenWithoutNegotiation) {
 // otherwise the engine would give the plan up after a second. The job has one rank, so that no ping
 // of a peer wakes the engine. If the machine hangs for a second, the test tries again.
 TEST(Communicator, WhatIsNotInThePlanWakesTheEngineAtOnce) {
-  const auto await = [](const auto& is_so) {
-    const auto deadline = Deadline::after(30);
-    while (!is_so() && !deadline.passed())
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    ASSERT_TRUE(is_so());
-  };
+  const auto await = [](const auto& is_so) { ASSERT_TRUE(test::wait_until(is_so)); };
   bool keeps_plan = false;
   for (int attempt = 0; attempt < 5 && !keeps_plan; ++attempt) {
     std::atomic<int> sleeps{0};
@@ -95,26 +91,6 @@ TEST(Communicator, WhatIsNotInThePlanWakesTheEngineAtOnce) {
         });
   }
   EXPECT_TRUE(keeps_plan);
-}
-
-TEST(Communicator, SteadyStateSendsNoNegotiationMessage) {
-  run_threads(2, [](Communicator& comm) {
-    std::vector<std::vector<float>> gradients(10, std::vector<float>(100, 1.0f));
-    const auto step = [&] {
-      std::vector<Work> works;
-      for (size_t t = 0; t < gradients.size(); ++t)
-        works.push_back(comm.allreduce("t" + std::to_string(t), gradients[t]));
-      for (auto& work : works) work.wait();
-    };
-    for (int i = 0; i < 10; ++i) step();
-    comm.barrier_blocking();
-    const auto before = comm.statistics();
-    for (int i = 0; i < 100; ++i) step();
-    const auto after = comm.statistics();
-    EXPECT_EQ(before.plans_locked, 1u);
-    EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
-    EXPECT_GT(after.replayed_buckets, before.replayed_buckets);
-  });
 }
 
 // The Work of the last step may still be held when its name is used again: by the user, as in this
@@ -156,30 +132,6 @@ TEST(Communicator, WaitingBetweenTensorsIsSeen) {
   });
 }
 
-TEST(Communicator, ATensorMissingInOneStepComesLater) {
-  run_threads(2, [](Communicator& comm) {
-    for (int step = 0; step < 30; ++step) {
-      std::vector<std::vector<float>> gradients(3, std::vector<float>(10, 1.0f));
-      const auto submit = [&](size_t i) {
-        return comm.allreduce("g" + std::to_string(i), gradients[i], ReduceOp::sum);
-      };
-      std::vector<Work> works;
-      const bool late = step == 20 && comm.rank() == 1;
-      for (size_t i = 0; i < 3; ++i)
-        if (!late || i != 1) works.push_back(submit(i));
-      if (late) {
-        works.back().wait();
-        EXPECT_EQ(gradients[2][0], 2.0f);
-        EXPECT_EQ(gradients[1][0], 1.0f);
-        works.push_back(submit(1));
-      }
-      for (auto& work : works) work.wait();
-      for (const auto& gradient : gradients) ASSERT_EQ(gradient[9], 2.0f) << "step " << step;
-    }
-    EXPECT_EQ(comm.statistics().vetoed_buckets, 1u);
-  });
-}
-
 // Tensors of the first steps that never come again must not prevent a plan for the later steps.
 TEST(Plan, TensorsThatComeNoMoreMakeRoomForOthers) {
   run_threads(2, [](Communicator& comm) {
@@ -208,35 +160,6 @@ TEST(Plan, TensorsThatComeNoMoreMakeRoomForOthers) {
     EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
     EXPECT_EQ(after.replayed_buckets - before.replayed_buckets, 50u);
   });
-}
-
-TEST(Plan, AnOrderThatChangesForGoodGetsANewPlan) {
-  run_threads(
-      2,
-      [](Communicator& comm) {
-        std::vector<std::vector<float>> tensors(8, std::vector<float>(1000));
-        const auto step = [&](bool reversed) {
-          std::vector<Work> works;
-          for (size_t i = 0; i < tensors.size(); ++i) {
-            const size_t t = reversed ? tensors.size() - 1 - i : i;
-            std::fill(tensors[t].begin(), tensors[t].end(), static_cast<float>(t));
-            works.push_back(comm.allreduce("t" + std::to_string(t), tensors[t], ReduceOp::sum));
-          }
-          for (auto& work : works) work.wait();
-          for (size_t t = 0; t < tensors.size(); ++t)
-            ASSERT_EQ(tensors[t][999], static_cast<float>(2 * t));
-        };
-        for (int i = 0; i < 20; ++i) step(false);
-        EXPECT_EQ(comm.statistics().plans_locked, 1u);
-        for (int i = 0; i < 60; ++i) step(true);
-        const auto before = comm.statistics();
-        EXPECT_EQ(before.plans_locked, 2u);
-        for (int i = 0; i < 60; ++i) step(true);
-        const auto after = comm.statistics();
-        EXPECT_EQ(after.plans_locked, 2u);
-        EXPECT_EQ(after.negotiation_messages, before.negotiation_messages);
-      },
-      [](Options& options) { options.fusion_bytes = 4000; });
 }
 
 }  // namespace

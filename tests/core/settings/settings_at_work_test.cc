@@ -16,6 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/wait_until.h"
 #include "tutti/backends/store.h"
 #include "tutti/base/text.h"
 #include "tutti/core/communicator.h"
@@ -61,21 +62,15 @@ TEST(MustAgree, EverySettingThatChangesWhatRanksSend) {
   EXPECT_EQ(listed, tried);
   for (const auto& setting : kSettings) {
     SCOPED_TRACE(setting.variable);
-    const auto store = make_memory_store();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank)
-      threads.emplace_back([&, rank] {
-        auto options = Options::thread_rank(rank, 2, store);
-        options.connect_timeout = 30;
-        if (rank == 1) setting.set(options);
-        test::expect_error(
-            ErrorCode::mismatch,
-            fmt::format(
-                "rank 0 has {0}={1}, rank 1 has {0}={2}; all ranks must have the same setting",
-                setting.variable, setting.zero, setting.one),
-            [&] { Communicator::create(options); });
-      });
-    for (auto& thread : threads) thread.join();
+    const auto tune = [&](Options& options) {
+      options.connect_timeout = 30;
+      if (options.rank == 1) setting.set(options);
+    };
+    const auto heard = test::create_refusals(2, tune, ErrorCode::mismatch);
+    for (const auto& text : heard)
+      EXPECT_EQ(text, fmt::format("rank 0 has {0}={1}, rank 1 has {0}={2}; all ranks must have one "
+                                  "setting",
+                                  setting.variable, setting.zero, setting.one));
   }
 }
 
@@ -242,19 +237,12 @@ TEST(AtWork, AsManyConnectionsAsAskedFor) {
 
 TEST(AtWork, JobsThatShareAStoreDoNotMeet) {
   const auto store = make_memory_store();
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 6; ++i)
-    threads.emplace_back([&, i] {
-      try {
-        auto options = Options::thread_rank(i % 3, 3, store);
-        options.job = i < 3 ? "first" : "second";
-        const auto comm = Communicator::create(options);
-        EXPECT_EQ(comm->allreduce_blocking("sum", i < 3 ? 1 : 10, ReduceOp::sum), i < 3 ? 3 : 30);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-    });
-  for (auto& thread : threads) thread.join();
+  test::on_threads(0, 6, [&](int i) {
+    auto options = Options::thread_rank(i % 3, 3, store);
+    options.job = i < 3 ? "first" : "second";
+    const auto comm = Communicator::create(options);
+    EXPECT_EQ(comm->allreduce_blocking("sum", i < 3 ? 1 : 10, ReduceOp::sum), i < 3 ? 3 : 30);
+  });
 }
 
 TEST(AtWork, AHostIsWhatItIsCalled) {
@@ -303,11 +291,8 @@ TEST(AtWork, TheLogIsAsLoudAsAskedFor) {
     run_threads(
         2,
         [&](Communicator& comm) {
-          if (comm.rank() == 1) {
-            const auto deadline = Deadline::after(level == LogLevel::warning ? 30 : 0.5);
-            while (reports == 0 && !deadline.passed())
-              std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          }
+          if (comm.rank() == 1)
+            wait_until([&] { return reports != 0; }, level == LogLevel::warning ? 30 : 0.5);
           std::vector<float> values(10, 1.0f);
           comm.allreduce("late", values).wait();
         },

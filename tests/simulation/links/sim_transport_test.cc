@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/backends/conformance/transport_conformance.h"
+#include "tests/simulation/links/locked_transport.h"
 #include "tests/simulation/links/sim_network.h"
 #include "tutti/backends/stream/stream_core.h"
 
@@ -72,95 +73,55 @@ class LockedWorld {
 
 // A StreamCore in the world. A thread sleeps on its bell. Only an armed link of its own or an abort
 // rings that bell.
-class LockedTransport final : public Transport {
+class SleepingTransport final : public LockedTransport {
  public:
-  LockedTransport(std::shared_ptr<LockedWorld> world, int rank) : world_(std::move(world)) {
-    const std::lock_guard lock(world_->mutex());
+  SleepingTransport(std::shared_ptr<LockedWorld> world, int rank)
+      : LockedTransport(world->mutex()), world_(std::move(world)) {
+    const Held lock(world_->mutex());
     core_ = std::make_unique<StreamCore>(
         rank, world_->network().channels(rank, [this] { bell_.ring(); }));
   }
-  ~LockedTransport() override {
-    const std::lock_guard lock(world_->mutex());
+  ~SleepingTransport() override {
+    const Held lock(world_->mutex());
     core_.reset();
     world_->asleep();
   }
 
   bool progress() override {
-    const std::lock_guard lock(world_->mutex());
+    const Held lock(world_->mutex());
     bell_.silence();
     const bool moved = core_->progress();
     if (!moved) world_->look();
     return moved;
   }
   bool arm() override {
-    const std::lock_guard lock(world_->mutex());
+    const Held lock(world_->mutex());
     const bool is_armed = core_->arm();
     world_->asleep();
     return is_armed;
   }
   int descriptor() const override { return bell_.descriptor(); }
   void abort(const Error& error) noexcept override {
-    const std::lock_guard lock(world_->mutex());
+    const Held lock(world_->mutex());
     core_->abort(error);
     bell_.ring();
-  }
-  int rank() const override { return core_->rank(); }
-  int size() const override { return core_->size(); }
-  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override {
-    const std::lock_guard lock(world_->mutex());
-    return core_->isend(peer, header, bytes);
-  }
-  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override {
-    const std::lock_guard lock(world_->mutex());
-    return core_->irecv(peer, tag, key, bytes);
-  }
-  TransferState test(Ticket ticket, uint32_t* verdict) override {
-    const std::lock_guard lock(world_->mutex());
-    return core_->test(ticket, verdict);
-  }
-  void cancel(Ticket ticket) override {
-    const std::lock_guard lock(world_->mutex());
-    core_->cancel(ticket);
-  }
-  void discard(uint64_t first, uint64_t last) override {
-    const std::lock_guard lock(world_->mutex());
-    core_->discard(first, last);
-  }
-  bool has_veto(uint64_t tag) const override {
-    const std::lock_guard lock(world_->mutex());
-    return core_->has_veto(tag);
-  }
-  void post(int peer, std::span<const std::byte> message) override {
-    const std::lock_guard lock(world_->mutex());
-    core_->post(peer, message);
-  }
-  bool take(int& peer, std::vector<std::byte>& message) override {
-    const std::lock_guard lock(world_->mutex());
-    return core_->take(peer, message);
-  }
-  std::optional<PeerEvent> take_event() override {
-    const std::lock_guard lock(world_->mutex());
-    return core_->take_event();
   }
   void goodbye(double seconds) noexcept override {
     const auto deadline = Deadline::after(seconds);
     {
-      const std::lock_guard lock(world_->mutex());
+      const Held lock(world_->mutex());
       core_->begin_goodbye();
     }
     while (!deadline.passed()) {
       progress();
-      const std::lock_guard lock(world_->mutex());
+      const Held lock(world_->mutex());
       if (core_->is_flushed()) return;
     }
   }
-  TransportCounters counters() const override {
-    const std::lock_guard lock(world_->mutex());
-    return core_->counters();
-  }
-  std::string_view route(int peer) const override { return core_->route(peer); }
 
  private:
+  Transport& inner() const override { return *core_; }
+
   const std::shared_ptr<LockedWorld> world_;
   Bell bell_;
   std::unique_ptr<StreamCore> core_;
@@ -172,7 +133,7 @@ TransportMaker maker_of(const std::string& name, const LinkShape& shape) {
             const auto world = std::make_shared<LockedWorld>(seed++, size, shape);
             Transports transports;
             for (int rank = 0; rank < size; ++rank)
-              transports.push_back(std::make_unique<LockedTransport>(world, rank));
+              transports.push_back(std::make_unique<SleepingTransport>(world, rank));
             return transports;
           }};
 }

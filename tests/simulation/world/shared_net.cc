@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "tests/backends/support/forwarding_backend.h"
+
 namespace tutti::simulation {
 
 namespace {
@@ -13,50 +15,28 @@ Geometry geometry_of(const World& world) {
 }
 
 /// The backend over links. It reports whether it would let its rank sleep.
-class RestBackend final : public Backend {
+class RestBackend final : public test::TransparentBackend {
  public:
-  explicit RestBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  using TransparentBackend::TransparentBackend;
   bool lets_sleep() const { return lets_sleep_; }
-
-  bool progress() override { return inner_->progress(); }
-  bool arm() override { return lets_sleep_ = inner_->arm(); }
+  bool arm() override { return lets_sleep_ = rest().arm(); }
   int descriptor() const override { return -1; }
-  void abort(const Error& error) noexcept override { inner_->abort(error); }
-  Capabilities capabilities() const override { return inner_->capabilities(); }
-  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
-    return inner_->allocate(bytes, device);
-  }
-  bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    return inner_->packs_itself(collective, launch);
-  }
-  OperationPtr start(const Collective& collective, const Launch& launch) override {
-    return inner_->start(collective, launch);
-  }
-  Traffic predict(const Collective& collective, const Launch& launch) override {
-    return inner_->predict(collective, launch);
-  }
-  std::string_view algorithm(const Collective& collective) const override {
-    return inner_->algorithm(collective);
-  }
-  Transport* transport() override { return inner_->transport(); }
-  TransportCounters counters() override { return inner_->counters(); }
 
  private:
-  const std::unique_ptr<Backend> inner_;
   bool lets_sleep_ = false;
 };
 
 }  // namespace
 
 /// The shipped backend of one rank, which also records its events in shared memory.
-class MemoryBackend final : public Backend {
+class MemoryBackend final : public test::TransparentBackend {
  public:
-  MemoryBackend(SharedNet& net, int rank, std::unique_ptr<Backend> inner, RestBackend& rest,
+  MemoryBackend(SharedNet& net, int rank, std::unique_ptr<Backend> inner, RestBackend& over_links,
                 std::function<void()> on_wake)
-      : net_(net),
+      : TransparentBackend(std::move(inner)),
+        net_(net),
         rank_(rank),
-        inner_(std::move(inner)),
-        rest_(rest),
+        over_links_(over_links),
         on_wake_(std::move(on_wake)) {}
 
   void ring() {
@@ -68,7 +48,7 @@ class MemoryBackend final : public Backend {
   /// had nothing to do in shared memory.
   void wakes() {
     if (!std::exchange(sleeps_unrung_, false)) return;
-    if (!inner_->arm() && rest_.lets_sleep())
+    if (!rest().arm() && over_links_.lets_sleep())
       net_.broken_promises.push_back(
           fmt::format("rank {} could go on in shared memory, and nobody rang it", rank_));
   }
@@ -76,34 +56,14 @@ class MemoryBackend final : public Backend {
 
   bool progress() override {
     wakes();
-    return inner_->progress();
+    return rest().progress();
   }
   bool arm() override {
     wakes();
-    return sleeps_unrung_ = inner_->arm();
+    return sleeps_unrung_ = rest().arm();
   }
   int descriptor() const override { return -1; }
-  void abort(const Error& error) noexcept override { inner_->abort(error); }
-  Capabilities capabilities() const override { return inner_->capabilities(); }
-  std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
-    return inner_->allocate(bytes, device);
-  }
-  bool shares(const std::byte* data, size_t bytes) const override {
-    return inner_->shares(data, bytes);
-  }
-  bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    return inner_->packs_itself(collective, launch);
-  }
   OperationPtr start(const Collective& collective, const Launch& launch) override;
-  Traffic predict(const Collective& collective, const Launch& launch) override {
-    return inner_->predict(collective, launch);
-  }
-  std::string_view algorithm(const Collective& collective) const override {
-    return inner_->algorithm(collective);
-  }
-  std::vector<int> missing(int queue) const override { return inner_->missing(queue); }
-  Transport* transport() override { return inner_->transport(); }
-  TransportCounters counters() override { return inner_->counters(); }
 
  private:
   class Watched;
@@ -111,42 +71,37 @@ class MemoryBackend final : public Backend {
 
   SharedNet& net_;
   const int rank_;
-  const std::unique_ptr<Backend> inner_;
-  RestBackend& rest_;  // owned by inner_
+  RestBackend& over_links_;  // the inner one owns it
   const std::function<void()> on_wake_;
   bool sleeps_unrung_ = false;
 };
 
 /// An operation in shared memory that records its events.
-class MemoryBackend::Watched final : public tutti::Operation {
+class MemoryBackend::Watched final : public test::ForwardingOperation {
  public:
-  Watched(MemoryBackend& backend, OperationPtr inner)
-      : backend_(backend), inner_(std::move(inner)) {}
+  Watched(MemoryBackend& backend, OperationPtr rest)
+      : ForwardingOperation(std::move(rest)), backend_(backend) {}
   OperationState advance() override {
     backend_.wakes();
-    state_ = inner_->advance();
+    state_ = ForwardingOperation::advance();
     if (state_ == OperationState::vetoed) backend_.sees(Sight::veto);
     return state_;
   }
   void cancel() override {
     if (state_ == OperationState::pending) backend_.sees(Sight::cancel);
-    inner_->cancel();
+    ForwardingOperation::cancel();
   }
-  const Error* failure() const override { return inner_->failure(); }
-  bool lacks_ranks() const override { return inner_->lacks_ranks(); }
-  bool is_on_its_way() const override { return inner_->is_on_its_way(); }
 
  private:
   MemoryBackend& backend_;
-  const OperationPtr inner_;
   OperationState state_ = OperationState::pending;
 };
 
 OperationPtr MemoryBackend::start(const Collective& collective, const Launch& launch) {
   wakes();
-  const bool is_here = inner_->packs_itself(collective, launch);
+  const bool is_here = rest().packs_itself(collective, launch);
   if (is_here) note_start(collective, launch);
-  auto operation = inner_->start(collective, launch);
+  auto operation = rest().start(collective, launch);
   if (!is_here) return operation;
   if (!operation) {
     sees(Sight::done_at_once);
@@ -164,9 +119,9 @@ void MemoryBackend::note_start(const Collective& collective, const Launch& launc
   if (launch.queue == kBlocking) sees(Sight::blocking);
   if (launch.contributors > 0 && launch.contributors < net_.world_.size) sees(Sight::join);
   if (!launch.windows.empty()) sees(Sight::direct);
-  if (collective.input != nullptr && inner_->shares(collective.input, 1)) sees(Sight::shared_input);
+  if (collective.input != nullptr && rest().shares(collective.input, 1)) sees(Sight::shared_input);
   // Two messages may mean an operation without a cut, so only more of them count.
-  if (!is_pair && inner_->predict(collective, launch).messages > 2) sees(Sight::many_chunks);
+  if (!is_pair && rest().predict(collective, launch).messages > 2) sees(Sight::many_chunks);
   if (is_pair && collective.send_counts[0] * size_of(collective.dtype) > net_.geometry_.chunk_bytes)
     sees(Sight::many_chunks);
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tests/backends/conformance/backend_conformance.h"
+#include "tests/simulation/links/locked_transport.h"
 
 namespace tutti::test {
 namespace {
@@ -60,10 +61,13 @@ class LockedOperation final : public Operation {
   OperationPtr inner_;
 };
 
-class LockedTransport final : public Transport {
+class SettlingTransport final : public simulation::LockedTransport {
  public:
-  LockedTransport(std::shared_ptr<World> world, SimBackend& end, int descriptor)
-      : world_(std::move(world)), end_(end), inner_(*end.transport()), descriptor_(descriptor) {}
+  SettlingTransport(std::shared_ptr<World> world, SimBackend& end, int descriptor)
+      : LockedTransport(world->mutex),
+        world_(std::move(world)),
+        end_(end),
+        descriptor_(descriptor) {}
   bool progress() override {
     const Held lock(world_->mutex);
     uint64_t rung = 0;
@@ -81,59 +85,17 @@ class LockedTransport final : public Transport {
     const Held lock(world_->mutex);
     end_.abort(error);
   }
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  Ticket isend(int peer, const MessageHeader& header, std::span<const std::byte> bytes) override {
-    const Held lock(world_->mutex);
-    return inner_.isend(peer, header, bytes);
-  }
-  Ticket irecv(int peer, uint64_t tag, uint32_t key, std::span<std::byte> bytes) override {
-    const Held lock(world_->mutex);
-    return inner_.irecv(peer, tag, key, bytes);
-  }
-  TransferState test(Ticket ticket, uint32_t* verdict) override {
-    const Held lock(world_->mutex);
-    return inner_.test(ticket, verdict);
-  }
-  void cancel(Ticket ticket) override {
-    const Held lock(world_->mutex);
-    inner_.cancel(ticket);
-  }
-  void discard(uint64_t first, uint64_t last) override {
-    const Held lock(world_->mutex);
-    inner_.discard(first, last);
-  }
-  bool has_veto(uint64_t tag) const override {
-    const Held lock(world_->mutex);
-    return inner_.has_veto(tag);
-  }
-  void post(int peer, std::span<const std::byte> message) override {
-    const Held lock(world_->mutex);
-    inner_.post(peer, message);
-  }
-  bool take(int& peer, std::vector<std::byte>& message) override {
-    const Held lock(world_->mutex);
-    return inner_.take(peer, message);
-  }
-  std::optional<PeerEvent> take_event() override {
-    const Held lock(world_->mutex);
-    return inner_.take_event();
-  }
   void goodbye(double seconds) noexcept override {
     const Held lock(world_->mutex);
-    inner_.goodbye(seconds);
+    inner().goodbye(seconds);
     world_->settle();
   }
-  TransportCounters counters() const override {
-    const Held lock(world_->mutex);
-    return inner_.counters();
-  }
-  std::string_view route(int peer) const override { return inner_.route(peer); }
 
  private:
+  Transport& inner() const override { return *end_.transport(); }
+
   const std::shared_ptr<World> world_;
   SimBackend& end_;
-  Transport& inner_;
   const int descriptor_;
 };
 
@@ -180,7 +142,7 @@ class LockedBackend final : public Backend {
   const std::shared_ptr<World> world_;
   const int descriptor_;
   std::unique_ptr<SimBackend> end_;
-  LockedTransport transport_;
+  SettlingTransport transport_;
 };
 
 BackendMaker maker(const std::string& name, const SimTraits& traits) {

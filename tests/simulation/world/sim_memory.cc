@@ -16,25 +16,8 @@ namespace {
 constexpr size_t kPage = Region::kAlignment;
 constexpr std::byte kGivenBack{0xdb};
 
-class SimRegion final : public Region {
- public:
-  SimRegion(std::shared_ptr<SimHeap> heap, size_t bytes)
-      : heap_(std::move(heap)), bytes_(bytes), data_(heap_->take(bytes)) {}
-  ~SimRegion() override { heap_->give_back(data_); }
-  std::byte* data() const override { return data_; }
-  size_t bytes() const override { return bytes_; }
-  RegionHandle handle() const override {
-    return {RegionHandle::Kind::address, -1, heap_->place_of(data_, bytes_), bytes_};
-  }
-
- private:
-  const std::shared_ptr<SimHeap> heap_;
-  const size_t bytes_;
-  std::byte* const data_;
-};
-
-/// A region that its peers can still read after it is gone.
-class KeptRegion final : public Region {
+/// Memory that its peers can still read when it is gone.
+class KeptRegion : public Region {
  public:
   KeptRegion(std::shared_ptr<SimHeap> heap, size_t bytes)
       : heap_(std::move(heap)), bytes_(bytes), data_(heap_->take(bytes)) {}
@@ -44,10 +27,18 @@ class KeptRegion final : public Region {
     return {RegionHandle::Kind::address, -1, heap_->place_of(data_, bytes_), bytes_};
   }
 
- private:
+ protected:
   const std::shared_ptr<SimHeap> heap_;
+
+ private:
   const size_t bytes_;
   std::byte* const data_;
+};
+
+class SimRegion final : public KeptRegion {
+ public:
+  using KeptRegion::KeptRegion;
+  ~SimRegion() override { heap_->give_back(data()); }
 };
 
 class SimMemory final : public SharedMemory {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tests/backends/support/forwarding_backend.h"
+
 namespace tutti::simulation {
 
 using std::chrono::microseconds;
@@ -52,23 +54,22 @@ void SimStream::post(int peer, std::span<const std::byte> message) {
 namespace {
 
 /// An operation of the shipped backend that is counted while it exists.
-class CountedOperation final : public tutti::Operation {
+class CountedOperation final : public test::ForwardingOperation {
  public:
-  CountedOperation(std::vector<CountedOperation*>& all, OperationPtr inner,
+  CountedOperation(std::vector<CountedOperation*>& all, OperationPtr rest,
                    const Collective& collective)
-      : all_(all), inner_(std::move(inner)), input_(collective.input), output_(collective.output) {
+      : ForwardingOperation(std::move(rest)),
+        all_(all),
+        input_(collective.input),
+        output_(collective.output) {
     all_.push_back(this);
   }
   ~CountedOperation() override { std::erase(all_, this); }
   OperationState advance() override {
-    const auto state = inner_->advance();
+    const auto state = ForwardingOperation::advance();
     is_over_ = state != OperationState::pending;
     return state;
   }
-  void cancel() override { inner_->cancel(); }
-  const Error* failure() const override { return inner_->failure(); }
-  bool lacks_ranks() const override { return inner_->lacks_ranks(); }
-  bool is_on_its_way() const override { return inner_->is_on_its_way(); }
   template <class Reaches>
   bool works_in(Reaches&& reaches) const {
     return !is_over_ && (reaches(input_) || reaches(output_));
@@ -76,7 +77,6 @@ class CountedOperation final : public tutti::Operation {
 
  private:
   std::vector<CountedOperation*>& all_;
-  const OperationPtr inner_;
   const std::byte* const input_;
   const std::byte* const output_;
   bool is_over_ = false;
@@ -86,48 +86,25 @@ class CountedOperation final : public tutti::Operation {
 
 /// The shipped backend, which reports each start to its rank. Its operations never fail without a
 /// cause.
-class StreamBackend final : public Backend {
+class StreamBackend final : public test::TransparentBackend {
  public:
   StreamBackend(std::unique_ptr<Backend> inner, SimStream& stream, EndHooks hooks)
-      : inner_(std::move(inner)), stream_(stream), hooks_(std::move(hooks)) {}
-  ~StreamBackend() override = default;
-
-  bool progress() override { return inner_->progress(); }
-  bool arm() override { return inner_->arm(); }
+      : TransparentBackend(std::move(inner)), stream_(stream), hooks_(std::move(hooks)) {}
   int descriptor() const override { return -1; }
-  void abort(const Error& error) noexcept override { inner_->abort(error); }
-  Capabilities capabilities() const override { return inner_->capabilities(); }
   std::unique_ptr<Region> allocate(size_t bytes, Device device) override {
-    return std::make_unique<CountedRegion>(inner_->allocate(bytes, device), regions_);
-  }
-  bool shares(const std::byte* data, size_t bytes) const override {
-    return inner_->shares(data, bytes);
-  }
-  bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    return inner_->packs_itself(collective, launch);
+    return std::make_unique<CountedRegion>(rest().allocate(bytes, device), regions_);
   }
   OperationPtr start(const Collective& collective, const Launch& launch) override {
     hooks_.on_start(collective, launch);
-    auto operation = inner_->start(collective, launch);
+    auto operation = rest().start(collective, launch);
     if (!operation) return operation;  // it is done already
     return OperationPtr(new CountedOperation(operations_, std::move(operation), collective));
   }
-  Traffic predict(const Collective& collective, const Launch& launch) override {
-    return inner_->predict(collective, launch);
-  }
-  std::string_view algorithm(const Collective& collective) const override {
-    return inner_->algorithm(collective);
-  }
-  std::vector<int> missing(int queue) const override { return inner_->missing(queue); }
-  Transport* transport() override { return inner_->transport(); }
-  TransportCounters counters() override { return inner_->counters(); }
-
   SimStream& stream() const { return stream_; }
   const std::vector<CountedOperation*>& operations() const { return operations_; }
   size_t regions() const { return *regions_; }
 
  private:
-  const std::unique_ptr<Backend> inner_;
   SimStream& stream_;
   const EndHooks hooks_;
   std::vector<CountedOperation*> operations_;

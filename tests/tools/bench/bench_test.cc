@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/scratch_folder.h"
 #include "tests/tools/run_program.h"
 #include "tools/bench/cases/cases.h"
 #include "tutti/base/error.h"
@@ -105,20 +105,14 @@ INSTANTIATE_TEST_SUITE_P(All, BenchCase, testing::ValuesIn(case_names()),
 // A folder for the files of one test.
 class BenchFiles : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "bench_test_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(const char* name) const { return (folder_ / name).string(); }
+  std::string path(const char* name) const { return folder_.inside(name); }
   std::string contents(const char* name) const {
-    std::ifstream file(folder_ / name);
+    std::ifstream file(path(name));
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
  private:
-  std::filesystem::path folder_;
+  const test::ScratchFolder folder_;
 };
 
 TEST_F(BenchFiles, RowsAreAppendedAndThePlotIsReplaced) {

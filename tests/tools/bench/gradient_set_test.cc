@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/expect_error.h"
 #include "tutti/base/error.h"
 
 namespace tutti::bench {
@@ -34,12 +35,11 @@ TEST(GradientSet, ElementsReplaceTheCounts) {
 
 TEST(GradientSet, BrokenFilesAreNamedWithTheirLine) {
   for (const auto* line : {"0,w", "0,w,x", "0,w,0", "0,,5", "0,a,5"}) {
-    try {
-      parse_gradient_set(std::string("index,name,numel\n0,a,5\n") + line + "\n", "my.csv");
-      ADD_FAILURE() << line;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("my.csv, line 3"));
-    }
+    EXPECT_THAT(test::error_of([&] {
+                  parse_gradient_set(std::string("index,name,numel\n0,a,5\n") + line + "\n",
+                                     "my.csv");
+                }).what(),
+                testing::HasSubstr("my.csv, line 3"));
   }
   EXPECT_THROW(parse_gradient_set("index,name,numel\n", "my.csv"), Error);
 }
