@@ -165,7 +165,7 @@ TEST(Chooser, RefusesWhatItCannotRead) {
   EXPECT_THAT(refusal("allreduce:"), HasSubstr("expected ranges like 0-32K=ring"));
   EXPECT_THAT(refusal("allreduce:0-inf=ring;"), HasSubstr("expected a collective"));
   EXPECT_THAT(refusal("allreduce:5-5=ring"), HasSubstr("the range \"5-5=ring\" is empty"));
-  EXPECT_THAT(refusal("allreduce:-5-7=ring"), HasSubstr("is no size"));
+  EXPECT_THAT(refusal("allreduce:-5-7=ring"), HasSubstr("is not a size"));
   EXPECT_THAT(refusal("allreduce:0-inf=chain"),
               HasSubstr("no algorithm \"chain\" for allreduce (expected auto, ring, "));
   EXPECT_THAT(refusal("allreduce:0-inf=ucx/rign"),

@@ -249,7 +249,7 @@ TEST(Options, MustFitEachOther) {
   EXPECT_EQ(line([](Options& o) { o.rank = 2; }),
             "rank 2 is not a rank of 2 (must be from 0 to 1)");
   EXPECT_THAT(line([](Options& o) { o.rank = -1; }), HasSubstr("rank -1"));
-  EXPECT_THAT(line([](Options& o) { o.size = 0; }), HasSubstr("0 ranks"));
+  EXPECT_THAT(line([](Options& o) { o.size = 0; }), HasSubstr("the size is 0"));
   EXPECT_THAT(line([](Options& o) { o.local_rank = 2; }), HasSubstr("local rank 2"));
   EXPECT_THAT(line([](Options& o) { o.local_size = 3; }),
               HasSubstr("more than the 2 ranks of the job"));
