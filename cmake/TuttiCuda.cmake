@@ -1,6 +1,6 @@
-# Looks for nvcc and CUDA's runtime, and enables the language CUDA in the folder that includes this
-# file. CMake enables languages only outside of functions. Afterwards `cuda_why_not` is empty, or
-# says why nothing of CUDA is built.
+# This file looks for nvcc and CUDA's runtime, and enables the language CUDA in the folder that
+# includes it. CMake enables languages only outside of functions. Afterwards `cuda_why_not` is
+# empty, or says why nothing of CUDA is built.
 set(cuda_why_not "")
 if(NOT TUTTI_CUDA)
   set(cuda_why_not "TUTTI_CUDA is off")

@@ -28,8 +28,8 @@ struct DeviceReduction {
 };
 
 // The following types describe allreduces by kernels that wait for each other through flags in each
-// other's memory.
-// DeviceRuntime::reduce_by_flags() launches them, and kernels/cuda/flags implements the protocol.
+// other's memory. DeviceRuntime::reduce_by_flags() launches them, and kernels/cuda/flags implements
+// the protocol.
 
 inline constexpr int kMostFlagRanks = 8;    // GPUs of one host
 inline constexpr int kMostFlagBlocks = 36;  // this many fit on any GPU beside the rank's own work
