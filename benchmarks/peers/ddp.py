@@ -52,11 +52,6 @@ def read_counts(path):
     return [int(line.split(",")[2]) for line in lines[1:]]
 
 
-def bind_to_core(rank):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-
-
 def make_idle_backend():
     """Registers the backend `nothing`: a reduction is over as it begins, and changes nothing."""
     import torch
@@ -302,17 +297,8 @@ class Case:
 
 
 def run_rank(rank, arguments, folder):
-    bind_to_core(rank)
     Case(rank, arguments, folder).measure()
-    # No group is destroyed: with Gloo that hangs now and then. The process ends instead.
-
-
-def main():
-    arguments = parse_arguments()
-    return run_ranks(
-        arguments.ranks, arguments.deadline,
-        lambda rank, folder: run_rank(rank, arguments, folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_ranks(parse_arguments(), run_rank))
