@@ -1,13 +1,9 @@
 #include "tutti/collectives/execution.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "tutti/base/check.h"
-#include "tutti/base/error.h"
 #include "tutti/kernels/reduce.h"
 
 namespace tutti {

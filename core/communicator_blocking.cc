@@ -8,7 +8,6 @@
 #include <exception>
 #include <initializer_list>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "tutti/core/calls/arguments.h"

@@ -17,6 +17,11 @@ using RowList = std::span<const int64_t>;
 
 const TensorView kNone;
 
+void check_scatterable(std::string_view name, const TensorView& input) {
+  if (input.shape().rank() == 0)
+    throw refused(name, "a scalar has no rows to scatter; give it a first dimension");
+}
+
 }  // namespace
 
 // Starts the operation by name or by handle. If it has a handle, the tensor gets the declared
@@ -115,8 +120,7 @@ namespace {
 OperationCall reduce_scatter_call(const CommunicatorState& state, std::string_view name,
                                   const TensorView& input, const TensorView* output,
                                   const ReduceOptions& options, RowList rows) {
-  if (input.shape().rank() == 0)
-    throw refused(name, "a scalar has no rows to scatter; give it a first dimension");
+  check_scatterable(name, input);
   check_rows(name, rows, state.options.size);
   OperationCall call{.kind = CollectiveKind::reduce_scatter,
                      .input = &input,
@@ -250,49 +254,40 @@ Work Communicator::gather(OperationName name, ConstTensorView constant, TensorVi
 
 namespace {
 
-void check_scatterable(std::string_view name, const TensorView& input) {
-  if (input.shape().rank() == 0)
-    throw refused(name, "a scalar has no rows to scatter; give it a first dimension");
+// Describes a scatter. If `output` is null, the library allocates the output.
+OperationCall scatter_call(const CommunicatorState& state, std::string_view name,
+                           const TensorView& input, const TensorView* output, int root,
+                           RowList rows) {
+  state.check_root(name, root);
+  const bool is_root = state.options.rank == root;
+  if (is_root) {
+    check_scatterable(name, input);
+    if (output != nullptr) check_row_type(name, input, *output);
+    check_rows(name, rows, state.options.size);
+    if (output != nullptr)
+      check_apart(name, input, *output, bytes_before(state.options, input, rows));
+  }
+  OperationCall call{.kind = CollectiveKind::scatter,
+                     .input = is_root ? &input : &kNone,
+                     .output = output != nullptr ? output : &kNone,
+                     .root = root};
+  if (is_root) call.rows = rows;
+  if (output != nullptr) call.output_rows = rows_of(output->shape());
+  call.library_output = output == nullptr;
+  call.tells_output = !is_root;
+  return call;
 }
 
 }  // namespace
 
-Work Communicator::scatter(OperationName name, ConstTensorView constant, TensorView output,
-                           int root, std::span<const int64_t> rows) {
-  const auto text = text_of(name);
-  state_->check_root(text, root);
-  const bool is_root = rank() == root;
-  const TensorView& input = is_root ? constant.view() : kNone;
-  if (is_root) {
-    check_scatterable(text, input);
-    check_row_type(text, input, output);
-    check_rows(text, rows, size());
-    check_apart(text, input, output, bytes_before(state_->options, input, rows));
-  }
-  OperationCall call{
-      .kind = CollectiveKind::scatter, .input = &input, .output = &output, .root = root};
-  if (is_root) call.rows = rows;
-  call.output_rows = rows_of(output.shape());
-  call.tells_output = !is_root;
-  return start(name, call);
+Work Communicator::scatter(OperationName name, ConstTensorView input, TensorView output, int root,
+                           std::span<const int64_t> rows) {
+  return start(name, scatter_call(*state_, text_of(name), input.view(), &output, root, rows));
 }
 
-Work Communicator::scatter(OperationName name, ConstTensorView constant, int root,
+Work Communicator::scatter(OperationName name, ConstTensorView input, int root,
                            std::span<const int64_t> rows) {
-  const auto text = text_of(name);
-  state_->check_root(text, root);
-  const bool is_root = rank() == root;
-  const TensorView& input = is_root ? constant.view() : kNone;
-  if (is_root) {
-    check_scatterable(text, input);
-    check_rows(text, rows, size());
-  }
-  OperationCall call{
-      .kind = CollectiveKind::scatter, .input = &input, .output = &kNone, .root = root};
-  if (is_root) call.rows = rows;
-  call.library_output = true;
-  call.tells_output = !is_root;
-  return start(name, call);
+  return start(name, scatter_call(*state_, text_of(name), input.view(), nullptr, root, rows));
 }
 
 namespace {

@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <new>
 #include <utility>
 #include <vector>

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "tutti/adapters/checkpoint/checkpoint_folder.h"
 #include "tutti/nn.h"

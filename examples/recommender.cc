@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <string>
 #include <vector>
 
 #include "tutti/kernels/counter_random.h"

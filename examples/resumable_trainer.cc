@@ -6,7 +6,6 @@
 #include <tutti/adapters/sampling/sampler.h>              // tutti
 #include <tutti/tutti.h>                                  // tutti
 
-#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>

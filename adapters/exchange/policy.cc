@@ -8,44 +8,14 @@ namespace tutti {
 
 namespace {
 
-const char* name_of(Exchanged what) {
-  switch (what) {
-    case Exchanged::gradients:
-      return "gradients";
-    case Exchanged::parameters:
-      return "parameters";
-    case Exchanged::changes:
-      return "changes";
-  }
-  return "?";
-}
+// The names of the enumerators, in their order.
+constexpr const char* kExchanged[] = {"gradients", "parameters", "changes"};
+constexpr const char* kMomenta[] = {"own", "averaged", "zeroed"};
+constexpr const char* kOuterSteps[] = {"none", "sgd", "slow_momentum", "elastic"};
 
-const char* name_of(Momenta momenta) {
-  switch (momenta) {
-    case Momenta::own:
-      return "own";
-    case Momenta::averaged:
-      return "averaged";
-    case Momenta::zeroed:
-      return "zeroed";
-  }
-  return "?";
-}
-
-const char* name_of(OuterStep::Kind kind) {
-  switch (kind) {
-    case OuterStep::Kind::none:
-      return "none";
-    case OuterStep::Kind::sgd:
-      return "sgd";
-    case OuterStep::Kind::slow_momentum:
-      return "slow_momentum";
-    case OuterStep::Kind::elastic:
-      return "elastic";
-  }
-  return "?";
-}
-
+const char* name_of(Exchanged what) { return kExchanged[static_cast<size_t>(what)]; }
+const char* name_of(Momenta momenta) { return kMomenta[static_cast<size_t>(momenta)]; }
+const char* name_of(OuterStep::Kind kind) { return kOuterSteps[static_cast<size_t>(kind)]; }
 const char* name_of(Combination combination) {
   return combination == Combination::mean ? "mean" : "adasum";
 }

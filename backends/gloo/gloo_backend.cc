@@ -2,7 +2,6 @@
 #include <gloo/config.h>
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -16,6 +15,7 @@
 #include "tutti/backends/gloo/mesh.h"
 #include "tutti/backends/gloo/worker.h"
 #include "tutti/backends/order/sequencer.h"
+#include "tutti/backends/stream/rest_backend.h"
 #include "tutti/base/error.h"
 #include "tutti/collectives/chooser.h"
 #include "tutti/collectives/schedule.h"
@@ -344,17 +344,7 @@ void check_scores(const Context& context) {
 
 std::unique_ptr<Backend> connect(const Context& context) {
   check_scores(context);
-  std::vector<int> peers;
-  for (int peer = 0; peer < context.size; ++peer)
-    if (peer != context.rank) peers.push_back(peer);
-  const auto channels =
-      std::find_if(context.plugins.begin(), context.plugins.end(), [](const BackendPlugin* plugin) {
-        return plugin->name == std::string_view("hierarchical") && plugin->open;
-      });
-  if (channels == context.plugins.end())
-    throw Error(ErrorCode::unavailable,
-                "backend gloo needs backend hierarchical, which this build does not have");
-  auto rest = make_stream_backend(context, "gloo", (*channels)->open(context, peers));
+  auto rest = make_rest_backend(context, "gloo");
   if (context.size == 1) return rest;
   return std::make_unique<GlooBackend>(context, std::move(rest));
 }

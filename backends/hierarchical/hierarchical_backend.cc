@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "tutti/backends/hierarchical/device_levels.h"
 #include "tutti/backends/hierarchical/mixed_transport.h"
 #include "tutti/backends/network/network_probe.h"
+#include "tutti/backends/stream/rest_backend.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -104,13 +104,6 @@ std::optional<Channels> open_shared_memory(const Context& context, const std::ve
                             levels(context).cross, first_failed, failure));
   }
   return {};
-}
-
-std::vector<int> peers_of(const Context& context) {
-  std::vector<int> peers;
-  for (int rank = 0; rank < context.size; ++rank)
-    if (rank != context.rank) peers.push_back(rank);
-  return peers;
 }
 
 // Returns a context whose keys in the store differ from those of the two backends used alone.

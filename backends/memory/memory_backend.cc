@@ -7,6 +7,7 @@
 
 #include "tutti/backends/backend.h"
 #include "tutti/backends/memory/memory_link.h"
+#include "tutti/backends/stream/rest_backend.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -163,9 +164,7 @@ std::vector<std::unique_ptr<Channel>> open_memory(const Context& context,
 }
 
 std::unique_ptr<Backend> connect_memory(const Context& context) {
-  std::vector<int> peers;
-  for (int peer = 0; peer < context.size; ++peer)
-    if (peer != context.rank) peers.push_back(peer);
+  const auto peers = peers_of(context);
   if (peers.empty()) return make_stream_backend(context, "memory", open_memory(context, peers));
   auto heap = std::make_shared<ThreadHeap>();
   auto links = meet(context, peers, heap);

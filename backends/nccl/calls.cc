@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
+#include <utility>
 
 #include "tutti/base/check.h"
 #include "tutti/kernels/convert.h"
@@ -12,54 +12,30 @@ namespace tutti {
 
 namespace {
 
+// The element types that NCCL has, too.
+constexpr std::pair<DataType, ncclDataType_t> kNumbers[] = {
+    {DataType::f64, ncclFloat64},   {DataType::f32, ncclFloat32}, {DataType::f16, ncclFloat16},
+    {DataType::bf16, ncclBfloat16}, {DataType::i8, ncclInt8},     {DataType::i32, ncclInt32},
+    {DataType::i64, ncclInt64},     {DataType::u8, ncclUint8},    {DataType::u32, ncclUint32},
+    {DataType::u64, ncclUint64}};
+
 ncclDataType_t number_type(DataType dtype) {
-  switch (dtype) {
-    case DataType::f64:
-      return ncclFloat64;
-    case DataType::f32:
-      return ncclFloat32;
-    case DataType::f16:
-      return ncclFloat16;
-    case DataType::bf16:
-      return ncclBfloat16;
-    case DataType::i8:
-      return ncclInt8;
-    case DataType::i32:
-      return ncclInt32;
-    case DataType::i64:
-      return ncclInt64;
-    case DataType::u8:
-      return ncclUint8;
-    case DataType::u32:
-      return ncclUint32;
-    case DataType::u64:
-      return ncclUint64;
-    case DataType::i16:
-    case DataType::u16:
-    case DataType::boolean:
-    case DataType::raw:
-      break;
-  }
+  for (const auto& [ours, theirs] : kNumbers)
+    if (ours == dtype) return theirs;
   TUTTI_CHECK(false);
   return ncclNumTypes;
 }
 
+// Averages are sums for NCCL, and the result is divided.
+constexpr std::pair<ReduceOp, ncclRedOp_t> kOperators[] = {{ReduceOp::sum, ncclSum},
+                                                           {ReduceOp::average, ncclSum},
+                                                           {ReduceOp::min, ncclMin},
+                                                           {ReduceOp::max, ncclMax},
+                                                           {ReduceOp::product, ncclProd}};
+
 ncclRedOp_t operation_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::average:
-      return ncclSum;
-    case ReduceOp::min:
-      return ncclMin;
-    case ReduceOp::max:
-      return ncclMax;
-    case ReduceOp::product:
-      return ncclProd;
-    case ReduceOp::band:
-    case ReduceOp::bor:
-    case ReduceOp::bxor:
-      break;
-  }
+  for (const auto& [ours, theirs] : kOperators)
+    if (ours == op) return theirs;
   TUTTI_CHECK(false);
   return ncclNumOps;
 }
@@ -215,12 +191,9 @@ class Calls {
 
 std::vector<DeviceService> nccl_services(Device device, Determinism determinism) {
   std::vector<DataType> numbers, floats, all;
-  for (int i = 0; i < kDataTypeCount; ++i) {
-    const auto dtype = static_cast<DataType>(i);
-    all.push_back(dtype);
-    if (dtype != DataType::i16 && dtype != DataType::u16 && dtype != DataType::boolean &&
-        dtype != DataType::raw)
-      numbers.push_back(dtype);
+  for (int i = 0; i < kDataTypeCount; ++i) all.push_back(static_cast<DataType>(i));
+  for (const auto& [dtype, theirs] : kNumbers) {
+    numbers.push_back(dtype);
     if (is_float(dtype)) floats.push_back(dtype);
   }
   std::vector<DeviceService> services{{device, moving_kinds(), all, {}}};

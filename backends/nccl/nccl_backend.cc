@@ -3,7 +3,6 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <unordered_map>
 
@@ -13,6 +12,7 @@
 #include "tutti/backends/nccl/connect.h"
 #include "tutti/backends/nccl/stream_queue.h"
 #include "tutti/backends/order/sequencer.h"
+#include "tutti/backends/stream/rest_backend.h"
 #include "tutti/base/error.h"
 
 // Runs collectives on the memory of GPUs by NCCL. Our own channels serve host memory, control
@@ -230,20 +230,6 @@ std::shared_ptr<Inheritance> NcclBackend::split(const Context& context, int colo
   return inheritance;
 }
 
-std::unique_ptr<Backend> make_rest(const Context& context) {
-  std::vector<int> peers;
-  for (int peer = 0; peer < context.size; ++peer)
-    if (peer != context.rank) peers.push_back(peer);
-  const auto channels =
-      std::find_if(context.plugins.begin(), context.plugins.end(), [](const BackendPlugin* plugin) {
-        return plugin->name == std::string_view("hierarchical") && plugin->open;
-      });
-  if (channels == context.plugins.end())
-    throw Error(ErrorCode::unavailable,
-                "backend nccl needs backend hierarchical, which this build does not have");
-  return make_stream_backend(context, "nccl", (*channels)->open(context, peers));
-}
-
 std::unique_ptr<Backend> connect(const Context& context) {
   NcclPlace place;
   NcclSettings settings;
@@ -266,7 +252,7 @@ std::unique_ptr<Backend> connect(const Context& context) {
   place.size = context.size;
   place.bell = std::make_shared<DeviceBell>();
   place.regions = std::make_shared<NcclRegions>(place.library, *place.runtime, place.device);
-  auto rest = make_rest(context);
+  auto rest = make_rest_backend(context, "nccl");
   place.runtime->make_current(place.device);
   auto root = inheritance ? std::move(inheritance->root) : connector.connect();
   std::vector<std::shared_ptr<NcclCommunicator>> communicators;

@@ -1,7 +1,6 @@
 #include "tutti/backends/order/sequencer.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace tutti {
 

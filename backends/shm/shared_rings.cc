@@ -26,6 +26,19 @@ size_t total_bytes(size_t ring_bytes) { return kControlBytes + 2 * ring_bytes; }
 
 }  // namespace
 
+// A page that cannot be allocated later would raise SIGBUS in the middle of a copy.
+void allocate_pages(int memory, uint64_t begin, size_t bytes) {
+  if (::fallocate(memory, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) != 0) {
+    const int error = errno;
+    if (error != ENOSPC && error != ENOMEM)
+      throw system_error("cannot allocate shared memory", error);
+    throw Error(ErrorCode::out_of_memory,
+                fmt::format("cannot get {} bytes of shared memory; free memory, raise the memory "
+                            "limit, or use backend tcp",
+                            bytes));
+  }
+}
+
 bool SharedRings::is_valid_size(uint64_t ring_bytes) {
   return std::has_single_bit(ring_bytes) && ring_bytes >= (4 << 10) && ring_bytes <= (64 << 20);
 }
@@ -50,18 +63,7 @@ SharedRings::~SharedRings() {
 SharedRings SharedRings::create(size_t ring_bytes) {
   Descriptor memory(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) throw system_error("cannot make shared memory (memfd)", errno);
-  const auto bytes = static_cast<off_t>(total_bytes(ring_bytes));
-  // The pages are allocated now. A page that cannot be allocated later would raise SIGBUS in the
-  // middle of a copy.
-  if (::ftruncate(memory.get(), bytes) != 0 || ::fallocate(memory.get(), 0, 0, bytes) != 0) {
-    const int error = errno;
-    if (error != ENOSPC && error != ENOMEM)
-      throw system_error("cannot allocate shared memory", error);
-    throw Error(ErrorCode::out_of_memory,
-                fmt::format("cannot get {} bytes of shared memory; free memory, raise the memory "
-                            "limit, or use backend tcp",
-                            bytes));
-  }
+  allocate_pages(memory.get(), 0, total_bytes(ring_bytes));
   if (::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0)
     throw system_error("cannot seal shared memory", errno);
   SharedRings rings(std::move(memory), ring_bytes);

@@ -1,12 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "tutti/backends/stream/ring_buffer.h"
 #include "tutti/base/descriptor.h"
 
 namespace tutti {
+
+/// Allocates the pages of this range of a memfd, which grows if it is shorter. Throws
+/// Error(out_of_memory | io); then nothing has changed.
+void allocate_pages(int memory, uint64_t begin, size_t bytes);
 
 /// A mapping of two rings that two processes share. It is a memfd without a name, so it vanishes
 /// with its processes. Its pages are allocated at the start and its size is sealed, so access

@@ -2,6 +2,7 @@
 #include "tutti/backends/shm/rendezvous.h"
 #include "tutti/backends/shm/shm_channel.h"
 #include "tutti/backends/shm/shm_memory.h"
+#include "tutti/backends/stream/rest_backend.h"
 
 namespace tutti {
 
@@ -15,9 +16,7 @@ std::vector<std::unique_ptr<Channel>> open_shm(const Context& context, std::span
 }
 
 std::unique_ptr<Backend> connect_shm(const Context& context) {
-  std::vector<int> peers;
-  for (int peer = 0; peer < context.size; ++peer)
-    if (peer != context.rank) peers.push_back(peer);
+  const auto peers = peers_of(context);
   if (peers.empty()) return make_stream_backend(context, "shm", open_shm(context, peers));
 
   auto file = SharedFile::create(shared_block_bytes());

@@ -227,18 +227,8 @@ uint64_t SharedFile::grow(size_t bytes) {
   return place;
 }
 
-// The pages are allocated now. A page that cannot be allocated later would raise SIGBUS in the
-// middle of a copy.
 void SharedFile::restore(uint64_t place, size_t bytes) {
-  if (::fallocate(descriptor(), 0, static_cast<off_t>(place), static_cast<off_t>(bytes)) != 0) {
-    const int error = errno;
-    if (error != ENOSPC && error != ENOMEM)
-      throw system_error("cannot allocate shared memory", error);
-    throw Error(ErrorCode::out_of_memory,
-                fmt::format("cannot get {} bytes of shared memory; free memory, raise the memory "
-                            "limit, or use backend tcp",
-                            bytes));
-  }
+  allocate_pages(descriptor(), place, bytes);
 }
 
 void SharedFile::discard(uint64_t place, size_t bytes) noexcept {

@@ -1,6 +1,5 @@
 #include "tutti/backends/stream/stream_core.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

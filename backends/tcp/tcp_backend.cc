@@ -6,6 +6,7 @@
 
 #include "tutti/backends/backend.h"
 #include "tutti/backends/network/network_probe.h"
+#include "tutti/backends/stream/rest_backend.h"
 #include "tutti/backends/tcp/connector.h"
 #include "tutti/backends/tcp/striped_channel.h"
 
@@ -32,10 +33,7 @@ std::vector<std::unique_ptr<Channel>> open_channels(const Context& context,
 }
 
 std::unique_ptr<Backend> connect(const Context& context) {
-  std::vector<int> others;
-  for (int rank = 0; rank < context.size; ++rank)
-    if (rank != context.rank) others.push_back(rank);
-  auto transport = make_stream_transport(context.rank, open_channels(context, others));
+  auto transport = make_stream_transport(context.rank, open_channels(context, peers_of(context)));
   auto probed = context;
   probed.thresholds = find_thresholds(context, *transport, TwoLevels::where_they_pay);
   return make_transport_backend(probed, "tcp", std::move(transport));

@@ -1,6 +1,5 @@
 #include "tutti/backends/ucx/ucx_transport.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

@@ -57,11 +57,6 @@ def read_counts(path):
     return [int(line.split(",")[2]) for line in lines[1:]]
 
 
-def bind_to_core(rank):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-
-
 def make_idle_backend():
     """Registers the backend `nothing`, whose reductions complete immediately and change nothing."""
     import torch
@@ -308,18 +303,8 @@ class Case:
 
 
 def run_rank(rank, arguments, folder):
-    bind_to_core(rank)
     Case(rank, arguments, folder).measure()
-    # The groups are not destroyed, because with Gloo that sometimes hangs. The process ends
-    # instead.
-
-
-def main():
-    arguments = parse_arguments()
-    return run_ranks(
-        arguments.ranks, arguments.deadline,
-        lambda rank, folder: run_rank(rank, arguments, folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_ranks(parse_arguments(), run_rank))

@@ -5,7 +5,6 @@ torch that has fully_shard (2.6 or later)."""
 
 import argparse
 import json
-import os
 import sys
 import time
 from statistics import median
@@ -28,8 +27,6 @@ def parse_arguments():
 
 
 def run_rank(rank, arguments, folder):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -100,16 +97,7 @@ def run_rank(rank, arguments, folder):
             "time_us": median(times), "min_us": min(times), "max_us": max(times),
             "repetitions": len(times), "iterations": 1, "wrong": 0,
             "extra": {"torch": torch.__version__}}), flush=True)
-    # The groups are not destroyed, because with Gloo that sometimes hangs. The process ends
-    # instead.
-
-
-def main():
-    arguments = parse_arguments()
-    return run_ranks(
-        arguments.ranks, arguments.deadline,
-        lambda rank, folder: run_rank(rank, arguments, folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_ranks(parse_arguments(), run_rank))

@@ -6,19 +6,24 @@ import sys
 import tempfile
 
 
-def run_ranks(count, deadline, run_rank):
-    """Runs run_rank(rank, folder) in `count` processes that share a scratch folder. Each is ended
-    after `deadline` seconds, and all are ended once one has failed. Returns 0 if none failed.
+def run_ranks(arguments, run_rank):
+    """Runs run_rank(rank, arguments, folder) in `arguments.ranks` processes that share a scratch
+    folder. Each has one core, which is its own if there are enough. Each is ended after
+    `arguments.deadline` seconds, and all are ended once one has failed. Returns 0 if none failed,
+    else an exit code. The ranks do not destroy their groups, because with Gloo that sometimes
+    hangs. The processes end instead.
     """
+    cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="peer_") as folder:
         children = []
-        for rank in range(count):
+        for rank in range(arguments.ranks):
             child = os.fork()
             if child == 0:
                 code = 1
                 try:
-                    signal.alarm(deadline)
-                    run_rank(rank, folder)
+                    signal.alarm(arguments.deadline)
+                    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+                    run_rank(rank, arguments, folder)
                     code = 0
                 except Exception as error:  # any error ends this rank, and its name is reported
                     print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr)

@@ -7,7 +7,6 @@ step are those of examples/resnet_synthetic.cc and gpt2.cc."""
 import argparse
 import json
 import math
-import os
 import sys
 import time
 from statistics import median
@@ -98,8 +97,6 @@ def gpt2(torch, length, vocabulary=50304, width=768, heads=12, depth=12):
 
 
 def run_rank(rank, arguments, folder):
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
     import torch
 
     torch.set_num_threads(1)
@@ -152,16 +149,7 @@ def run_rank(rank, arguments, folder):
             "wrong": int(not all(map(math.isfinite, losses))),
             "extra": {"variant": arguments.variant, "torch": torch.__version__,
                       "per_second": samples / median(times) * 1e6}}), flush=True)
-    # The groups are not destroyed, because with Gloo that sometimes hangs. The process ends
-    # instead.
-
-
-def main():
-    arguments = parse_arguments()
-    return run_ranks(
-        arguments.ranks, arguments.deadline,
-        lambda rank, folder: run_rank(rank, arguments, folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_ranks(parse_arguments(), run_rank))

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <span>
-#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"

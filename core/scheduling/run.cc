@@ -6,8 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "tutti/base/check.h"
-
 namespace tutti {
 
 namespace {

@@ -14,8 +14,6 @@
 // up the use. If the peer has not launched it, the peer leaves the pair. This rank then cancels the
 // use and asks rank 0 for it too.
 
-#include <algorithm>
-
 #include "tutti/core/agreement/checks.h"
 #include "tutti/core/scheduling/scheduler.h"
 

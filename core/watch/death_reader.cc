@@ -1,7 +1,6 @@
 #include "tutti/core/watch/death_reader.h"
 
 #include <condition_variable>
-#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <system_error>

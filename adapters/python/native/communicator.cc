@@ -1,6 +1,5 @@
 // The type Native, a communicator. `tutti._communicator` offers its operations by name.
 
-#include <algorithm>
 #include <thread>
 
 #include "tutti/adapters/python/native/operations.h"

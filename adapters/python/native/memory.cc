@@ -163,6 +163,8 @@ int dtype_number(const std::string& name) {
 
 int64_t item_bytes(int dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }
 
+uint8_t dlpack_code(int dtype) { return kDTypes[static_cast<size_t>(dtype)].dlpack; }
+
 std::string describe(const tutti_tensor_t& tensor) {
   return std::string(dtype_name(tensor.dtype)) + "[" +
          join({tensor.shape, tensor.shape + tensor.dimensions}) + "]";

@@ -125,6 +125,7 @@ const char* dtype_name(int dtype);
 /// Returns -1 for an unknown name. Sets no exception.
 int dtype_number(const std::string& name);
 int64_t item_bytes(int dtype);
+uint8_t dlpack_code(int dtype);
 /// Returns a text such as "f32[3,4]".
 std::string describe(const tutti_tensor_t& tensor);
 

@@ -170,16 +170,13 @@ void end_capsule(PyObject* capsule) {
 
 PyObject* to_dlpack(PyObject* self, PyObject*, PyObject*) {
   const auto& tensor = of(self)->tensor;
-  static const uint8_t codes[] = {kDLFloat, kDLFloat, kDLFloat, kDLBfloat, kDLInt,
-                                  kDLInt,   kDLInt,   kDLInt,   kDLUInt,   kDLUInt,
-                                  kDLUInt,  kDLUInt,  6,        kDLUInt};
   auto exported = std::make_unique<Export>();
   std::copy_n(tensor.shape, tensor.dimensions, exported->shape);
   auto& target = exported->managed.dl_tensor;
   target.data = tensor.data;
   target.device = {tensor.device == TUTTI_CUDA ? kDLCUDA : kDLCPU, tensor.device_index};
   target.ndim = tensor.dimensions;
-  target.dtype = {codes[tensor.dtype], static_cast<uint8_t>(8 * item_bytes(tensor.dtype)), 1};
+  target.dtype = {dlpack_code(tensor.dtype), static_cast<uint8_t>(8 * item_bytes(tensor.dtype)), 1};
   target.shape = exported->shape;
   exported->managed.manager_ctx = exported.get();
   exported->managed.deleter = end_export;

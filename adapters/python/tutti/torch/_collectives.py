@@ -51,8 +51,8 @@ class Collectives:
 
     _comm: tutti.Communicator
     _group: str
-    _place: int  # this rank within the group
-    _extent: int  # number of ranks in it
+    _rank: int  # this rank within the group
+    _size: int  # number of ranks in it
     _seconds: float
 
     def _begin_numbers(self) -> None:
@@ -162,7 +162,7 @@ class Collectives:
             all_indices = _taken(works[0], indices)
             all_values = _taken(works[1], values)
             if kind == "average":
-                all_values = all_values / self._extent
+                all_values = all_values / self._size
             total = torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.shape).coalesce()
             with torch.no_grad():
                 tensor.copy_(total)
@@ -178,7 +178,7 @@ class Collectives:
         if scale != 1.0:
             raise ValueError("reduce: only all_reduce supports PREMUL_SUM")
         work = self._comm.reduce(name, memory(dense), root, kind)
-        return self._work(work, [tensor], back if self._place == root else None)
+        return self._work(work, [tensor], back if self._rank == root else None)
 
     @_call
     def reduce_scatter(self, name: str, outputs: Any, inputs: Any, opts: Any = None) -> Work:
@@ -191,13 +191,13 @@ class Collectives:
     @_call
     def _reduce_scatter_base(self, name: str, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         call = "reduce_scatter_tensor"
-        if input.numel() != output.numel() * self._extent:
+        if input.numel() != output.numel() * self._size:
             raise ValueError(
-                f"{call}: input has {input.numel()} elements where {self._extent} ranks times "
+                f"{call}: input has {input.numel()} elements where {self._size} ranks times "
                 f"{output.numel()} of the output are expected"
             )
         flat = as_input(call, input)
-        return self._reduce_scatter(name, call, output, flat, [output.numel()] * self._extent, opts)
+        return self._reduce_scatter(name, call, output, flat, [output.numel()] * self._size, opts)
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
@@ -212,10 +212,10 @@ class Collectives:
         if output.dtype != flat.dtype:
             raise ValueError(f"{call}: output is {output.dtype} and input {flat.dtype}")
         dense, back = in_place(call, output)
-        if dense.numel() != counts[self._place]:
+        if dense.numel() != counts[self._rank]:
             raise ValueError(
                 f"{call}: output has {dense.numel()} elements and this rank's part of the input "
-                f"{counts[self._place]}"
+                f"{counts[self._rank]}"
             )
         return self._into(
             dense,
@@ -244,16 +244,16 @@ class Collectives:
             outputs = outputs[0]
         parts = self._one_a_rank("all_gather", outputs, filled=False)
         own = as_input("all_gather", tensor)
-        _alike("all_gather", own, parts.flat.dtype, parts.counts[self._place])
+        _alike("all_gather", own, parts.flat.dtype, parts.counts[self._rank])
         work = self._comm.allgather(name, raw_memory(own), output=raw_memory(parts.flat))
         return self._work(work, [list(outputs)], parts.hand_out)
 
     @_call
     def _allgather_base(self, name: str, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         call = "all_gather_into_tensor"
-        if output.numel() != input.numel() * self._extent:
+        if output.numel() != input.numel() * self._size:
             raise ValueError(
-                f"{call}: output has {output.numel()} elements where {self._extent} ranks times "
+                f"{call}: output has {output.numel()} elements where {self._size} ranks times "
                 f"{input.numel()} of the input are expected"
             )
         own = as_input(call, input)
@@ -282,12 +282,12 @@ class Collectives:
         tensor = single("gather", inputs)
         root = opts if isinstance(opts, int) else opts.rootRank
         own = as_input("gather", tensor)
-        if self._place != root:
+        if self._rank != root:
             return self._work(self._comm.gather(name, raw_memory(own), root), [])
         if outputs and not isinstance(outputs[0], Tensor):
             outputs = outputs[0]
         parts = self._one_a_rank("gather", outputs, filled=False)
-        _alike("gather", own, parts.flat.dtype, parts.counts[self._place])
+        _alike("gather", own, parts.flat.dtype, parts.counts[self._rank])
         return self._into(
             parts.flat,
             raw_memory(parts.flat),
@@ -302,7 +302,7 @@ class Collectives:
         root = opts if isinstance(opts, int) else opts.rootRank
         dense, back = in_place("scatter", output)
         source, rows = None, None
-        if self._place == root:
+        if self._rank == root:
             if inputs and not isinstance(inputs[0], Tensor):
                 inputs = inputs[0]
             parts = self._one_a_rank("scatter", inputs, filled=True)
@@ -374,7 +374,7 @@ class Collectives:
             came = [count // size for count in works[0].received_counts()]
             if came != expected:
                 raise tutti.MismatchError(
-                    f"rank {self._place}: {call} ({name}) expected {expected} elements from the "
+                    f"rank {self._rank}: {call} ({name}) expected {expected} elements from the "
                     f"ranks and got {came}; output splits must be the other ranks' input splits"
                 )
             if back is not None:
@@ -385,7 +385,7 @@ class Collectives:
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Gathers the inputs of all ranks one after another into one tensor at the root."""
-        outputs = output.chunk(self._extent) if self._place == opts.rootRank else []
+        outputs = output.chunk(self._size) if self._rank == opts.rootRank else []
         return self.gather([list(outputs)] if outputs else [], [input], opts)
 
     @_call
@@ -403,10 +403,10 @@ class Collectives:
     # --- internals ---
 
     def _one_a_rank(self, call: str, tensors: Sequence[Tensor], *, filled: bool) -> Parts:
-        if len(tensors) != self._extent:
+        if len(tensors) != self._size:
             raise ValueError(
                 f"{call}: got {len(tensors)} tensors, expected one for each rank, which is "
-                f"{self._extent}"
+                f"{self._size}"
             )
         return Parts(call, tensors, filled=filled)
 
@@ -416,18 +416,18 @@ class Collectives:
         rows = tensor.shape[0] if tensor.dim() > 0 else 1
         if splits:
             counts = whole_numbers(splits, f"the {what} splits of {call}")
-            if len(counts) != self._extent or sum(counts) != rows:
+            if len(counts) != self._size or sum(counts) != rows:
                 raise ValueError(
                     f"{call}: {what} splits {counts} do not divide {rows} rows among "
-                    f"{self._extent} ranks"
+                    f"{self._size} ranks"
                 )
             return counts
-        if rows % self._extent != 0:
+        if rows % self._size != 0:
             raise ValueError(
-                f"{call}: {what} has {rows} rows, which {self._extent} ranks cannot share equally; "
+                f"{call}: {what} has {rows} rows, which {self._size} ranks cannot share equally; "
                 "give splits"
             )
-        return [rows // self._extent] * self._extent
+        return [rows // self._size] * self._size
 
 
 def _chosen(opts: Any, op: Any) -> Any:

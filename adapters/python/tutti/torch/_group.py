@@ -48,8 +48,8 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     ) -> None:
         _Base.__init__(self, rank, size)
         self._torch_store = store
-        self._place = rank
-        self._extent = size
+        self._rank = rank
+        self._size = size
         self._group = group
         self._seconds = timeout.total_seconds()
         self._settings = settings
@@ -78,19 +78,19 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
         so that steps are replayed. All ranks of the group make it together, at the first call."""
         with self._naming:
             if self._is_closed:
-                raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
+                raise tutti.ClosedError(f"rank {self._rank}: group {self._group} is closed")
             if self._named is None:
                 named, _ = connect(
                     c10d.PrefixStore("named", self._torch_store),
                     f"{self._group} (named)",
-                    self._place,
-                    self._extent,
+                    self._rank,
+                    self._size,
                     self._seconds,
                     self._settings,
                 )
                 if self._is_closed:  # another thread has closed it meanwhile
                     named.close()
-                    raise tutti.ClosedError(f"rank {self._place}: group {self._group} is closed")
+                    raise tutti.ClosedError(f"rank {self._rank}: group {self._group} is closed")
                 self._named = named
             return self._named
 
@@ -109,10 +109,10 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
     # --- called by c10d ---
 
     def rank(self) -> int:
-        return self._place
+        return self._rank
 
     def size(self) -> int:
-        return self._extent
+        return self._size
 
     def name(self) -> str:
         return "tutti"
@@ -151,21 +151,21 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
             seconds = self._seconds
         key = f"tutti/monitored/{self._barriers}"
         self._barriers += 1
-        if self._place != 0:
-            self._store.set(f"{key}/{self._place}", b"here")
+        if self._rank != 0:
+            self._store.set(f"{key}/{self._rank}", b"here")
             word = self._store.wait(f"{key}/verdict", seconds * 1.25 + 1)
             if word is None:
                 raise tutti.TimedOutError(
-                    f"rank {self._place}: rank 0 did not pass the monitored barrier of group "
+                    f"rank {self._rank}: rank 0 did not pass the monitored barrier of group "
                     f"{self._group} within {seconds:g} s"
                 )
             if word != b"all":
-                raise tutti.TimedOutError(f"rank {self._place}: {word.decode()}")
+                raise tutti.TimedOutError(f"rank {self._rank}: {word.decode()}")
             return
         # The text uses torch's words, which programs look for.
         end = time.monotonic() + seconds
         missing = []
-        for rank in range(1, self._extent):
+        for rank in range(1, self._size):
             left = max(end - time.monotonic(), 0.0)
             if self._store.wait(f"{key}/{rank}", left) is None:
                 missing.append(rank)
@@ -226,7 +226,7 @@ class Group(Collectives, PointToPoint, _Base):  # type: ignore[misc]
         """Pickles as the default group of the process that reads the file."""
         if not dist.is_initialized() or group_of() is not self:
             raise TypeError(
-                f"rank {self._place}: group {self._group} cannot be pickled, only the default group "
+                f"rank {self._rank}: group {self._group} cannot be pickled, only the default group "
                 "can; save module.state_dict()"
             )
         return _default_group, ()

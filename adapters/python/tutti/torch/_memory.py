@@ -282,22 +282,3 @@ def seconds_of(timeout: Any, default: float) -> float:
         return default
     seconds = float(timeout.total_seconds())
     return seconds if seconds > 0 else default
-
-
-__all__ = [
-    "Parts",
-    "as_input",
-    "check",
-    "fetch",
-    "in_place",
-    "is_dense",
-    "memory",
-    "memory_of_rows",
-    "operation",
-    "raw_memory",
-    "rows_from",
-    "seconds_of",
-    "single",
-    "unit_of",
-    "word_of",
-]

@@ -24,8 +24,8 @@ class PointToPoint:
 
     _comm: tutti.Communicator
     _group: str
-    _place: int
-    _extent: int
+    _rank: int
+    _size: int
     _seconds: float
 
     def _begin_messages(self) -> None:
@@ -46,16 +46,16 @@ class PointToPoint:
         tensor = single("recv", tensors)
         self._check_peer("recv", "from", src)
         dense, back = in_place("recv", tensor)
-        name, place = self._name_of(self._place, tag), raw_memory(dense)
+        name, place = self._name_of(self._rank, tag), raw_memory(dense)
         message = _Message(src, name, lambda: self._comm.recv(name, place, src))
         return self._in_line(self._receives, tag, message, tensor, back)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         tensor = single("recv", tensors)
-        if self._extent == 1:
+        if self._size == 1:
             raise ValueError("recv: there is no other rank in this group that could send")
         dense, back = in_place("recv", tensor)
-        name, place = self._name_of(self._place, tag), raw_memory(dense)
+        name, place = self._name_of(self._rank, tag), raw_memory(dense)
         message = _Message(_FROM_ANY, name, lambda: self._comm.recv_any(name, place))
         return self._in_line(self._receives, tag, message, tensor, back)
 
@@ -76,10 +76,10 @@ class PointToPoint:
             return line.add(message, tensor, self._seconds, back)
 
     def _check_peer(self, call: str, word: str, peer: int) -> None:
-        if peer == self._place or not 0 <= peer < self._extent:
+        if peer == self._rank or not 0 <= peer < self._size:
             raise ValueError(
-                f"{call}: rank {self._place} cannot {call} {word} rank {peer} in a group of "
-                f"{self._extent} ranks"
+                f"{call}: rank {self._rank} cannot {call} {word} rank {peer} in a group of "
+                f"{self._size} ranks"
             )
 
 
