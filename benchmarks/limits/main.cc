@@ -1,7 +1,6 @@
 // What this machine can do at best, measured in the same run as the programs that are compared with
 // it: two processes adding in each other's memory, and where its cores are.
 #include <functional>
-#include <string>
 
 #include "benchmarks/common/program.h"
 #include "benchmarks/common/sizes.h"
