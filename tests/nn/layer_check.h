@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/nn/reference/layer_reference.h"
 #include "tutti/kernels/convert.h"
 #include "tutti/kernels/layers/layer_kernels.h"
-#include "tutti/kernels/layers/layer_reference.h"
 #include "tutti/tensor/tensor.h"
 
 namespace tutti::test {

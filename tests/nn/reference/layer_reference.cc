@@ -1,4 +1,4 @@
-#include "tutti/kernels/layers/layer_reference.h"
+#include "tests/nn/reference/layer_reference.h"
 
 #include <algorithm>
 #include <cmath>
