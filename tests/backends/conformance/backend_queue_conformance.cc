@@ -29,8 +29,9 @@ TEST_P(BackendConformance, EveryKindInAQueue) {
           ++sequence;
           for (int rank = 0; rank < size; ++rank) {
             const int own = form < kForms ? form : static_cast<int>(random() % kForms);
-            parts.push_back(std::make_unique<Part>(end(rank), test, rank, static_cast<Form>(own)));
-            running.push_back({rank, start_in_queue(end(rank), parts.back()->collective,
+            parts.push_back(
+                std::make_unique<Part>(backend(rank), test, rank, static_cast<Form>(own)));
+            running.push_back({rank, start_in_queue(backend(rank), parts.back()->collective,
                                                     launch_in(0, sequence))});
           }
           finish(running, OperationState::done);
@@ -68,9 +69,9 @@ TEST_P(BackendConformance, AnAlltoallInPlaceWithOtherCountsBack) {
     std::vector<Running> running;
     ++sequence;
     for (int rank = 0; rank < kSize; ++rank) {
-      parts.push_back(std::make_unique<Part>(end(rank), test, rank, form));
+      parts.push_back(std::make_unique<Part>(backend(rank), test, rank, form));
       running.push_back(
-          {rank, start_in_queue(end(rank), parts.back()->collective, launch_in(0, sequence))});
+          {rank, start_in_queue(backend(rank), parts.back()->collective, launch_in(0, sequence))});
     }
     finish(running, OperationState::done);
     for (const auto& part : parts) part->check();
@@ -101,9 +102,9 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
       const auto kind = kinds[random() % kinds.size()];
       one->test = maker.make(kind, DataType::i32, ReduceOp::sum, counts[random() % 6]);
       know_longest(one->test);
-      const Part sample(end(0), one->test, 0, Form::apart);
+      const Part sample(backend(0), one->test, 0, Form::apart);
       const bool may_veto = reduces(kind) || kind == CollectiveKind::barrier ||
-                            end(0).packs_itself(sample.collective, launch_in(1, i + 1));
+                            backend(0).packs_itself(sample.collective, launch_in(1, i + 1));
       one->verdict = may_veto && random() % 4 == 0 ? 8 : 0;
       one->vetoing = static_cast<int>(random() % static_cast<uint64_t>(size));
       one->parts.resize(static_cast<size_t>(size));
@@ -115,19 +116,19 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
       auto& one = *all[at++];
       const auto form = static_cast<Form>(random() % kForms);
       auto& part = one.parts[static_cast<size_t>(rank)];
-      part = std::make_unique<Part>(end(rank), one.test, rank, form);
+      part = std::make_unique<Part>(backend(rank), one.test, rank, form);
       auto launch = launch_in(1, at);
       launch.verdict = one.vetoing == rank ? one.verdict : 0;
       auto collective = part->collective;
       if (launch.verdict != 0) collective.input = collective.output = nullptr;
-      one.running.push_back({rank, start_in_queue(end(rank), collective, launch)});
+      one.running.push_back({rank, start_in_queue(backend(rank), collective, launch)});
     };
     const auto deadline = Deadline::after(kPatience);
     size_t over = 0;
     while (over < kOperations * static_cast<size_t>(size) && !deadline.passed()) {
       const int rank = static_cast<int>(random() % static_cast<uint64_t>(size));
       if (next[static_cast<size_t>(rank)] < kOperations && random() % 3 == 0) start_one(rank);
-      end(rank).progress();
+      backend(rank).progress();
       for (auto& one : all)
         for (auto& running : one->running) {
           if (running.rank != rank || running.state != OperationState::pending) continue;
@@ -159,7 +160,7 @@ TEST_P(BackendConformance, CountsThatMakeNoSenseAreRefusedInAQueue) {
   const auto refuses = [&](CollectiveKind kind, int root, std::span<const int64_t> given) {
     Collective bad{kind, DataType::f32, ReduceOp::sum, root, memory, memory, given, {}, {}};
     bad.longest = 1;
-    EXPECT_THROW(start_in_queue(end(0), bad, launch_in(0, 1)), Error) << to_string(kind);
+    EXPECT_THROW(start_in_queue(backend(0), bad, launch_in(0, 1)), Error) << to_string(kind);
   };
   refuses(CollectiveKind::broadcast, 2, std::span(counts, 1));
   refuses(CollectiveKind::allgather, 0, std::span(counts, 1));
