@@ -15,7 +15,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr int kFirstRuns = 8;
+constexpr int kFirstCalls = 8;
 
 // The lines at the beginning of a rank's block.
 struct Lines {
@@ -92,7 +92,7 @@ Pipeline::Pipeline(int rank, SharedMemory& memory, const std::vector<std::byte*>
   share_outputs_.reserve(peers_.size() + 1);
   // The Call objects are made in advance, because the number of operations that run at the same
   // time varies from step to step.
-  for (int i = 0; i < kFirstRuns; ++i) spare_.push_back(std::make_unique<Call>(*this));
+  for (int i = 0; i < kFirstCalls; ++i) spare_.push_back(std::make_unique<Call>(*this));
 }
 
 Pipeline::~Pipeline() = default;
@@ -116,14 +116,14 @@ OperationPtr Pipeline::enqueue(const Collective& collective, const Launch& launc
     ++allocations_;
     spare_.push_back(std::make_unique<Call>(*this));
   }
-  auto* run = spare_.back().release();
+  auto* call = spare_.back().release();
   spare_.pop_back();
-  OperationPtr operation(run);
-  run->prepare(collective, launch);
-  run->begin = begin;
-  run->end = begin + run->chunks();
-  ring_.extend(run->end - ring_.end());
-  operations_.push_back(run);
+  OperationPtr operation(call);
+  call->prepare(collective, launch);
+  call->begin = begin;
+  call->end = begin + call->chunks();
+  ring_.extend(call->end - ring_.end());
+  operations_.push_back(call);
   progress();
   return operation;
 }
@@ -155,9 +155,9 @@ Traffic Pipeline::predict(const Collective& collective, const Launch& launch) co
   return {2 * static_cast<uint64_t>((count + each - 1) / each), bytes};
 }
 
-Pipeline::Call& Pipeline::run_of(uint64_t chunk) {
-  for (auto* run : operations_)
-    if (chunk < run->end) return *run;
+Pipeline::Call& Pipeline::call_of(uint64_t chunk) {
+  for (auto* call : operations_)
+    if (chunk < call->end) return *call;
   TUTTI_CHECK(false);
   return *operations_.front();
 }
@@ -174,81 +174,82 @@ Pipeline::Places Pipeline::own_places(const std::byte* elements, const FusedUpda
 
 void Pipeline::fill() {
   const uint64_t chunk = ring_.filled();
-  auto& run = run_of(chunk);
-  const Range range = run.range_of(chunk);
-  if (chunk == run.begin) tell_call(run, chunk);
-  if (run.algorithm == kMove) {
-    fill_move(run, chunk);
+  auto& call = call_of(chunk);
+  const Range range = call.range_of(chunk);
+  if (chunk == call.begin) tell_call(call, chunk);
+  if (call.algorithm == kMove) {
+    fill_move(call, chunk);
     ring_.publish_filled();
     return;
   }
-  size_t bytes = run.bytes(range.count);
-  if (run.algorithm == kDirect || run.algorithm == kFused) {
-    const Places places = own_places(run.windows[0].data, run.update);
+  size_t bytes = call.bytes(range.count);
+  if (call.algorithm == kDirect || call.algorithm == kFused) {
+    const Places places = own_places(call.windows[0].data, call.update);
     std::memcpy(ring_.own_line(chunk).payload, &places, sizeof places);
     bytes = 0;
-  } else if (run.verdict == 0 && run.algorithm == kOneShot) {
-    fill_one_shot(run, chunk, range);
-  } else if (run.verdict == 0) {
-    const Range mine = share_of(rank_, size(), range, run.element);
-    fill_two_shot(run, chunk, range, mine);
-    bytes -= run.bytes(mine.count);
+  } else if (call.verdict == 0 && call.algorithm == kOneShot) {
+    fill_one_shot(call, chunk, range);
+  } else if (call.verdict == 0) {
+    const Range mine = share_of(rank_, size(), range, call.element);
+    fill_two_shot(call, chunk, range, mine);
+    bytes -= call.bytes(mine.count);
   }
   bytes_ += bytes;
   ring_.publish_filled();
 }
 
-void Pipeline::fill_one_shot(const Call& run, uint64_t chunk, Range range) {
-  const bool chooses = run.chooses_destination();
+void Pipeline::fill_one_shot(const Call& call, uint64_t chunk, Range range) {
+  const bool chooses = call.chooses_destination();
   auto destination = Destination::cache;
-  if (chooses) destination = choice_.choose(run.destination_word(), chunk);
-  if (run.keeps_input(range)) return;
-  const auto bytes = run.bytes(range.count);
+  if (chooses) destination = choice_.choose(call.destination_word(), chunk);
+  if (call.keeps_input(range)) return;
+  const auto bytes = call.bytes(range.count);
   const AddTime time(chooses ? choice_.time_of(chunk) : nullptr);
-  leave_input(run, range, small_place(own_rank(), chunk, bytes), destination);
+  leave_input(call, range, small_place(own_rank(), chunk, bytes), destination);
   copied_ += bytes;
 }
 
 // Publishes the offsets of this rank's input and output if its peers can reach them. If they cannot
 // reach the input, packs the elements that they read into this rank's slot.
-void Pipeline::fill_two_shot(const Call& run, uint64_t chunk, Range range, Range mine) {
+void Pipeline::fill_two_shot(const Call& call, uint64_t chunk, Range range, Range mine) {
   auto& line = ring_.own_line(chunk);
-  const Destination destination = choice_.choose(run.destination_word(), chunk);
+  const Destination destination = choice_.choose(call.destination_word(), chunk);
   const AddTime time(choice_.time_of(chunk));
   const auto place_of = [&](const std::byte* view) {
     return view == nullptr ? SharedMemory::kNowhere
-                           : memory_.place_of(view, run.bytes(range.count));
+                           : memory_.place_of(view, call.bytes(range.count));
   };
-  const uint64_t input = place_of(run.input_view(range));
-  const uint64_t output = run.is_wanted ? place_of(run.output_view(range)) : SharedMemory::kNowhere;
+  const uint64_t input = place_of(call.input_view(range));
+  const uint64_t output =
+      call.is_wanted ? place_of(call.output_view(range)) : SharedMemory::kNowhere;
   std::memcpy(line.payload + kInputAt, &input, sizeof input);
   std::memcpy(line.payload + kOutputAt, &output, sizeof output);
   if (input != SharedMemory::kNowhere) return;
   auto* slot = own().slots + slot_at(chunk);
-  leave_input(run, {range.begin, mine.begin - range.begin}, slot, destination);
-  leave_input(run, {mine.end(), range.end() - mine.end()},
-              slot + run.bytes(mine.end() - range.begin), destination);
-  if (run.input_view(mine) == nullptr) run.fill(mine, own().results + slot_at(chunk));
-  copied_ += run.bytes(range.count - mine.count);
+  leave_input(call, {range.begin, mine.begin - range.begin}, slot, destination);
+  leave_input(call, {mine.end(), range.end() - mine.end()},
+              slot + call.bytes(mine.end() - range.begin), destination);
+  if (call.input_view(mine) == nullptr) call.fill(mine, own().results + slot_at(chunk));
+  copied_ += call.bytes(range.count - mine.count);
 }
 
 // Writes into this rank's slot, at `place`, the elements that other ranks read.
-void Pipeline::leave_input(const Call& run, Range range, std::byte* place,
+void Pipeline::leave_input(const Call& call, Range range, std::byte* place,
                            Destination destination) {
   if (destination == Destination::cache) {
-    run.fill(range, place);
+    call.fill(range, place);
     return;
   }
-  const int64_t step = kCacheBlockBytes / run.element;
+  const int64_t step = kCacheBlockBytes / call.element;
   for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
     const Range part{range.begin, std::min(step, end - range.begin)};
-    const auto* view = run.input_view(part);
+    const auto* view = call.input_view(part);
     if (view == nullptr) {
-      run.fill(part, block_.data());
+      call.fill(part, block_.data());
       view = block_.data();
     }
-    copy_past_caches(place, view, run.bytes(part.count));
-    place += run.bytes(part.count);
+    copy_past_caches(place, view, call.bytes(part.count));
+    place += call.bytes(part.count);
   }
 }
 
@@ -262,29 +263,29 @@ uint64_t Pipeline::told_place(size_t rank, uint64_t chunk, size_t at) const {
 
 void Pipeline::drain() {
   const uint64_t chunk = ring_.drained();
-  auto& run = run_of(chunk);
-  if (run.algorithm == kTwoShot) {
-    drain_shares(run, chunk);
+  auto& call = call_of(chunk);
+  if (call.algorithm == kTwoShot) {
+    drain_shares(call, chunk);
     // Two sorts of chunks are not measured. The time of a short chunk is mostly waiting. A chunk
     // that is read in place has no packing.
-    if (const auto bytes = run.bytes(run.range_of(chunk).count);
+    if (const auto bytes = call.bytes(call.range_of(chunk).count);
         bytes >= static_cast<size_t>(geometry_.chunk_bytes) / 4 && !is_read_in_place(chunk))
-      choice_.learn(run.destination_word(), chunk, bytes);
+      choice_.learn(call.destination_word(), chunk, bytes);
   }
   ring_.finish_drained();
 }
 
-void Pipeline::drain_shares(const Call& run, uint64_t chunk) {
+void Pipeline::drain_shares(const Call& call, uint64_t chunk) {
   const AddTime time(choice_.time_of(chunk));
-  const Range range = run.range_of(chunk);
+  const Range range = call.range_of(chunk);
   // If this rank published the offset of its output, each rank has already written its share there.
-  if (!run.is_wanted || told_place(own_rank(), chunk, kOutputAt) != SharedMemory::kNowhere) return;
+  if (!call.is_wanted || told_place(own_rank(), chunk, kOutputAt) != SharedMemory::kNowhere) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const Range share = share_of(static_cast<int>(rank), size(), range, run.element);
+    const Range share = share_of(static_cast<int>(rank), size(), range, call.element);
     // This rank's own share may already be in the output.
-    if (static_cast<int>(rank) == rank_ && run.output_view(share) != nullptr) continue;
-    run.drain(share, peers_[rank].results + slot_at(chunk));
-    copied_ += run.bytes(share.count);
+    if (static_cast<int>(rank) == rank_ && call.output_view(share) != nullptr) continue;
+    call.drain(share, peers_[rank].results + slot_at(chunk));
+    copied_ += call.bytes(share.count);
   }
 }
 
@@ -330,9 +331,9 @@ bool Pipeline::progress() {
 
 void Pipeline::fail_all(const std::optional<Error>& why) {
   ring_.give_up(operations_.front()->begin);
-  for (auto* run : operations_) {
-    run->why = why;
-    run->state = OperationState::failed;
+  for (auto* call : operations_) {
+    call->why = why;
+    call->state = OperationState::failed;
   }
   operations_.clear();
 }
@@ -341,20 +342,20 @@ void Pipeline::fail_all(const std::optional<Error>& why) {
 // and for operations on which the ranks do not agree.
 bool Pipeline::ends_when_reduced() {
   const uint64_t chunk = ring_.reduced();
-  const auto& run = run_of(chunk);
-  const bool is_first = chunk == run.begin;
-  if (run.algorithm == kOneShot || (is_first && !is_agreed(chunk))) return true;
-  if (run.algorithm != kMove) return false;
-  return !(is_first ? run.tells_place() && is_read_in_place(chunk) : run.parts.is_kept);
+  const auto& call = call_of(chunk);
+  const bool is_first = chunk == call.begin;
+  if (call.algorithm == kOneShot || (is_first && !is_agreed(chunk))) return true;
+  if (call.algorithm != kMove) return false;
+  return !(is_first ? call.tells_place() && is_read_in_place(chunk) : call.parts.is_kept);
 }
 
 bool Pipeline::may_sleep() { return operations_.empty() || ring_.may_sleep(its_end()); }
 
-void Pipeline::forget(Call& run) {
-  const auto found = std::find(operations_.begin(), operations_.end(), &run);
+void Pipeline::forget(Call& call) {
+  const auto found = std::find(operations_.begin(), operations_.end(), &call);
   if (found == operations_.end()) return;
   operations_.erase(found);
-  ring_.give_up(run.begin);
+  ring_.give_up(call.begin);
 }
 
 std::vector<int> Pipeline::missing() const {

@@ -108,7 +108,7 @@ class Pipeline {
   bool move_here(const Collective& collective, const Launch& launch);
   size_t own_rank() const { return static_cast<size_t>(rank_); }
   Peer& own() { return peers_[own_rank()]; }
-  Call& run_of(uint64_t chunk);
+  Call& call_of(uint64_t chunk);
   // Returns the offset of a chunk within a rank's `slots`, which is also its offset within
   // `results`.
   size_t slot_at(uint64_t chunk) const {
@@ -116,42 +116,42 @@ class Pipeline {
   }
   static size_t lines_bytes();
   void fill();
-  void fill_one_shot(const Call& run, uint64_t chunk, Range range);
-  void fill_two_shot(const Call& run, uint64_t chunk, Range range, Range mine);
-  void leave_input(const Call& run, Range range, std::byte* place, Destination destination);
+  void fill_one_shot(const Call& call, uint64_t chunk, Range range);
+  void fill_two_shot(const Call& call, uint64_t chunk, Range range, Range mine);
+  void leave_input(const Call& call, Range range, std::byte* place, Destination destination);
   uint64_t told_place(size_t rank, uint64_t chunk, size_t at) const;
   void tell_name(uint64_t chunk, uint64_t subject, std::string_view name);
-  void tell_call(const Call& run, uint64_t chunk);
+  void tell_call(const Call& call, uint64_t chunk);
   Places own_places(const std::byte* elements, const FusedUpdate* update) const;
   void reduce();
   void drain();
-  void drain_shares(const Call& run, uint64_t chunk);
+  void drain_shares(const Call& call, uint64_t chunk);
   std::byte* small_place(size_t rank, uint64_t chunk, size_t bytes) const;
-  void reduce_all(Call& run, uint64_t chunk);
-  void reduce_share(Call& run, uint64_t chunk);
-  bool find_share(const Call& run, uint64_t chunk, size_t rank, Range mine);
-  void reduce_past_caches(Call& run, Range range, std::byte* result);
-  bool reduce_direct(Call& run, uint64_t chunk);
+  void reduce_all(Call& call, uint64_t chunk);
+  void reduce_share(Call& call, uint64_t chunk);
+  bool find_share(const Call& call, uint64_t chunk, size_t rank, Range mine);
+  void reduce_past_caches(Call& call, Range range, std::byte* result);
+  bool reduce_direct(Call& call, uint64_t chunk);
   Places places_of(size_t rank, uint64_t chunk) const;
   bool ends_when_reduced();
   bool is_agreed(uint64_t chunk) const;
-  bool learn_verdict(Call& run, uint64_t chunk);
+  bool learn_verdict(Call& call, uint64_t chunk);
   bool differs_in_place_only(uint64_t chunk) const;
-  uint64_t end_of_all(const Call& run, uint64_t chunk) const;
+  uint64_t end_of_all(const Call& call, uint64_t chunk) const;
   std::string describe_disagreement(uint64_t chunk) const;
   int64_t elements_of_chunk(Algorithm algorithm, CollectiveKind kind, DataType dtype,
                             int64_t count) const;
   // --- pipeline_move.cc ---
   static int64_t parts_of(CollectiveKind kind, int size);
   int64_t moved_at_once(CollectiveKind kind, DataType dtype) const;
-  void fill_move(const Call& run, uint64_t chunk);
-  void move(Call& run, uint64_t chunk);
-  void take_moved(const Call& run, uint64_t chunk, Range range);
-  void reduce_part(const Call& run, uint64_t chunk, Range range);
-  void learn_sources(Call& run, uint64_t chunk);
+  void fill_move(const Call& call, uint64_t chunk);
+  void move(Call& call, uint64_t chunk);
+  void take_moved(const Call& call, uint64_t chunk, Range range);
+  void reduce_part(const Call& call, uint64_t chunk, Range range);
+  void learn_sources(Call& call, uint64_t chunk);
   bool is_read_in_place(uint64_t chunk) const;
-  bool is_in_place(const Call& run, size_t rank) const;
-  const std::byte* moved_from(const Call& run, size_t rank, uint64_t chunk, int64_t begin) const;
+  bool is_in_place(const Call& call, size_t rank) const;
+  const std::byte* moved_from(const Call& call, size_t rank, uint64_t chunk, int64_t begin) const;
   Traffic predict_move(const Collective& collective) const;
   // Returns the function that wakes a sleeping rank.
   auto bell() {
@@ -163,7 +163,7 @@ class Pipeline {
   }
   void retire_finished();
   void fail_all(const std::optional<Error>& why);
-  void forget(Call& run);
+  void forget(Call& call);
 
   const int rank_;
   const Geometry geometry_;  // one_shot_bytes counts the data of one rank here

@@ -256,10 +256,10 @@ inline void Pipeline::tell_name(uint64_t chunk, uint64_t subject, std::string_vi
   text[length] = 0;
 }
 
-inline void Pipeline::tell_call(const Call& run, uint64_t chunk) {
-  ring_.own_line(chunk).call.tell(run.kind, run.dtype, run.asked_op, run.algorithm, run.count,
-                                  run.root, run.subject, run.verdict);
-  tell_name(chunk, run.subject, run.name);
+inline void Pipeline::tell_call(const Call& call, uint64_t chunk) {
+  ring_.own_line(chunk).call.tell(call.kind, call.dtype, call.asked_op, call.algorithm, call.count,
+                                  call.root, call.subject, call.verdict);
+  tell_name(chunk, call.subject, call.name);
 }
 
 // Returns whether all ranks published the same operation and none vetoes it.

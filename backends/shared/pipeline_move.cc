@@ -142,39 +142,40 @@ void Pipeline::Call::lay_out_move(const Collective& collective) {
     parts.place = pipeline_.memory_.place_of(input, given);
 }
 
-void Pipeline::fill_move(const Call& run, uint64_t chunk) {
+void Pipeline::fill_move(const Call& call, uint64_t chunk) {
   auto& line = ring_.own_line(chunk);
-  if (run.tells_place())
-    std::memcpy(line.payload + kInputAt, &run.parts.place, sizeof run.parts.place);
-  if (run.verdict != 0) return;
+  if (call.tells_place())
+    std::memcpy(line.payload + kInputAt, &call.parts.place, sizeof call.parts.place);
+  if (call.verdict != 0) return;
   Destination destination = Destination::cache;
-  const bool chooses = run.chooses_destination();
-  if (chooses) destination = choice_.choose(run.destination_word(), chunk);
-  if (!run.gives(rank_)) return;
+  const bool chooses = call.chooses_destination();
+  if (chooses) destination = choice_.choose(call.destination_word(), chunk);
+  if (!call.gives(rank_)) return;
   const AddTime time(chooses ? choice_.time_of(chunk) : nullptr);
-  const Range range = run.range_of(chunk);
-  auto* slot = small_place(own_rank(), chunk, run.slot_bytes());
-  const bool is_packed = run.parts.place == SharedMemory::kNowhere;
+  const Range range = call.range_of(chunk);
+  auto* slot = small_place(own_rank(), chunk, call.slot_bytes());
+  const bool is_packed = call.parts.place == SharedMemory::kNowhere;
   // If the input is read in place, the peers do not know where the part of each rank begins. So
   // this rank publishes the offsets.
-  if (!is_packed && exchanges_parts(run.kind) && chunk == run.begin)
-    std::memcpy(slot, run.parts.given_at.data(),
-                run.parts.given_at.size() * sizeof run.parts.given_at[0]);
-  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts.count);
-  for (int64_t part = 0; part < run.parts.count; ++part) {
+  if (!is_packed && exchanges_parts(call.kind) && chunk == call.begin)
+    std::memcpy(slot, call.parts.given_at.data(),
+                call.parts.given_at.size() * sizeof call.parts.given_at[0]);
+  const size_t stride = call.slot_bytes() / static_cast<size_t>(call.parts.count);
+  for (int64_t part = 0; part < call.parts.count; ++part) {
     const int to = static_cast<int>(part);
-    const bool is_own =
-        run.parts.count > 1 ? to == rank_ : run.kind == CollectiveKind::gather && run.root == rank_;
-    if (is_own && !run.parts.is_own_in_slot) continue;
-    const Range piece = in_chunk(run.given_to(to), range);
+    const bool is_own = call.parts.count > 1
+                            ? to == rank_
+                            : call.kind == CollectiveKind::gather && call.root == rank_;
+    if (is_own && !call.parts.is_own_in_slot) continue;
+    const Range piece = in_chunk(call.given_to(to), range);
     if (piece.count == 0) continue;
     if (is_packed) {
       auto* place = slot + static_cast<size_t>(part) * stride;
-      const auto* elements = run.part_for(to) + piece.begin * run.element;
-      copy_to(destination, place, elements, run.bytes(piece.count));
+      const auto* elements = call.part_for(to) + piece.begin * call.element;
+      copy_to(destination, place, elements, call.bytes(piece.count));
     }
-    if (!is_own) bytes_ += run.bytes(piece.count);
-    if (is_packed) copied_ += run.bytes(piece.count);
+    if (!is_own) bytes_ += call.bytes(piece.count);
+    if (is_packed) copied_ += call.bytes(piece.count);
   }
 }
 
@@ -189,85 +190,85 @@ bool Pipeline::is_read_in_place(uint64_t chunk) const {
 
 // Finds the addresses of the parts for this rank that it reads in place. `chunk` is the first chunk
 // of the operation, which all ranks have published.
-void Pipeline::learn_sources(Call& run, uint64_t chunk) {
-  run.parts.is_kept = run.tells_place() && is_read_in_place(chunk);
-  if (!run.parts.is_kept) return;
-  run.parts.sources.assign(peers_.size(), nullptr);
+void Pipeline::learn_sources(Call& call, uint64_t chunk) {
+  call.parts.is_kept = call.tells_place() && is_read_in_place(chunk);
+  if (!call.parts.is_kept) return;
+  call.parts.sources.assign(peers_.size(), nullptr);
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const uint64_t place = told_place(rank, chunk, kInputAt);
-    const int64_t count = run.received_from(static_cast<int>(rank));
+    const int64_t count = call.received_from(static_cast<int>(rank));
     if (static_cast<int>(rank) == rank_ || place == SharedMemory::kNowhere || count == 0) continue;
     int64_t begin = 0;
     const auto mine = static_cast<size_t>(rank_);
-    if (exchanges_parts(run.kind))
+    if (exchanges_parts(call.kind))
       std::memcpy(&begin, peers_[rank].slots + slot_at(chunk) + mine * sizeof begin, sizeof begin);
-    else if (run.parts.count > 1)
-      begin = sum_of(run.parts.send_counts.first(mine));
-    run.parts.sources[rank] =
-        memory_.at(static_cast<int>(rank), place + static_cast<uint64_t>(begin * run.element),
-                   run.bytes(count));
+    else if (call.parts.count > 1)
+      begin = sum_of(call.parts.send_counts.first(mine));
+    call.parts.sources[rank] =
+        memory_.at(static_cast<int>(rank), place + static_cast<uint64_t>(begin * call.element),
+                   call.bytes(count));
   }
 }
 
 // Returns whether this rank reads the part from `rank` in place instead of from a slot.
-bool Pipeline::is_in_place(const Call& run, size_t rank) const {
-  if (static_cast<int>(rank) == rank_) return !run.parts.is_own_in_slot;
-  return !run.parts.sources.empty() && run.parts.sources[rank] != nullptr;
+bool Pipeline::is_in_place(const Call& call, size_t rank) const {
+  if (static_cast<int>(rank) == rank_) return !call.parts.is_own_in_slot;
+  return !call.parts.sources.empty() && call.parts.sources[rank] != nullptr;
 }
 
 // Returns the address of the part that `rank` sends to this rank, from element `begin` on.
-const std::byte* Pipeline::moved_from(const Call& run, size_t rank, uint64_t chunk,
+const std::byte* Pipeline::moved_from(const Call& call, size_t rank, uint64_t chunk,
                                       int64_t begin) const {
-  if (is_in_place(run, rank))
-    return (static_cast<int>(rank) == rank_ ? run.part_for(rank_) : run.parts.sources[rank]) +
-           begin * run.element;
-  const size_t stride = run.slot_bytes() / static_cast<size_t>(run.parts.count);
-  return small_place(rank, chunk, run.slot_bytes()) +
-         (run.parts.count > 1 ? static_cast<size_t>(rank_) * stride : 0);
+  if (is_in_place(call, rank))
+    return (static_cast<int>(rank) == rank_ ? call.part_for(rank_) : call.parts.sources[rank]) +
+           begin * call.element;
+  const size_t stride = call.slot_bytes() / static_cast<size_t>(call.parts.count);
+  return small_place(rank, chunk, call.slot_bytes()) +
+         (call.parts.count > 1 ? static_cast<size_t>(rank_) * stride : 0);
 }
 
-void Pipeline::move(Call& run, uint64_t chunk) {
-  if (chunk == run.begin) learn_sources(run, chunk);
-  const Range range = run.range_of(chunk);
-  if (!run.chooses_destination()) return take_moved(run, chunk, range);
+void Pipeline::move(Call& call, uint64_t chunk) {
+  if (chunk == call.begin) learn_sources(call, chunk);
+  const Range range = call.range_of(chunk);
+  if (!call.chooses_destination()) return take_moved(call, chunk, range);
   {
     const AddTime time(choice_.time_of(chunk));
-    take_moved(run, chunk, range);
+    take_moved(call, chunk, range);
   }
   if (range.count > 0)
-    choice_.learn(run.destination_word(), chunk, run.bytes(run.parts.count * range.count));
+    choice_.learn(call.destination_word(), chunk, call.bytes(call.parts.count * range.count));
 }
 
-void Pipeline::take_moved(const Call& run, uint64_t chunk, Range range) {
-  if (run.kind == CollectiveKind::reduce_scatter) return reduce_part(run, chunk, range);
+void Pipeline::take_moved(const Call& call, uint64_t chunk, Range range) {
+  if (call.kind == CollectiveKind::reduce_scatter) return reduce_part(call, chunk, range);
   // Each rank begins with a different peer, so that not all ranks read from one rank at the same
   // time.
   for (size_t i = 0; i < peers_.size(); ++i) {
     const size_t rank = (static_cast<size_t>(rank_) + i) % peers_.size();
-    const Range piece = in_chunk(run.received_from(static_cast<int>(rank)), range);
+    const Range piece = in_chunk(call.received_from(static_cast<int>(rank)), range);
     if (piece.count == 0) continue;
-    const auto* source = moved_from(run, rank, chunk, piece.begin);
-    auto* target = run.place_for(static_cast<int>(rank)) + piece.begin * run.element;
-    const auto bytes = run.bytes(piece.count);
-    if (!is_in_place(run, rank)) copied_ += bytes;
+    const auto* source = moved_from(call, rank, chunk, piece.begin);
+    auto* target = call.place_for(static_cast<int>(rank)) + piece.begin * call.element;
+    const auto bytes = call.bytes(piece.count);
+    if (!is_in_place(call, rank)) copied_ += bytes;
     if (i == 0 && source != target)
       std::memmove(target, source, bytes);
-    else if (i > 0 && run.count * run.element < kBeyondCachesBytes)
+    else if (i > 0 && call.count * call.element < kBeyondCachesBytes)
       std::memcpy(target, source, bytes);
     else if (i > 0)
       copy_past_caches(target, source, bytes);
   }
 }
 
-void Pipeline::reduce_part(const Call& run, uint64_t chunk, Range range) {
-  const Range piece = in_chunk(run.received_from(rank_), range);
+void Pipeline::reduce_part(const Call& call, uint64_t chunk, Range range) {
+  const Range piece = in_chunk(call.received_from(rank_), range);
   if (piece.count == 0) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    inputs_[rank] = moved_from(run, rank, chunk, piece.begin);
-    if (!is_in_place(run, rank)) copied_ += run.bytes(piece.count);
+    inputs_[rank] = moved_from(call, rank, chunk, piece.begin);
+    if (!is_in_place(call, rank)) copied_ += call.bytes(piece.count);
   }
-  tutti::reduce(run.dtype, run.op, run.output + piece.begin * run.element, inputs_, piece.count,
-                run.scale, Destination::cache);
+  tutti::reduce(call.dtype, call.op, call.output + piece.begin * call.element, inputs_, piece.count,
+                call.scale, Destination::cache);
 }
 
 // Returns the traffic as if all ranks packed their input.

@@ -28,31 +28,31 @@ inline void fetch_for_writing(const void* line) {
 
 void Pipeline::reduce() {
   const uint64_t chunk = ring_.reduced();
-  auto& run = run_of(chunk);
-  if (chunk == run.begin && run.reduced_elements == 0 && !learn_verdict(run, chunk)) return;
-  switch (run.algorithm) {
+  auto& call = call_of(chunk);
+  if (chunk == call.begin && call.reduced_elements == 0 && !learn_verdict(call, chunk)) return;
+  switch (call.algorithm) {
     case kOneShot:
-      if (run.chooses_destination()) {
+      if (call.chooses_destination()) {
         {
           const AddTime time(choice_.time_of(chunk));
-          reduce_all(run, chunk);
+          reduce_all(call, chunk);
         }
-        choice_.learn(run.destination_word(), chunk, run.slot_bytes());
+        choice_.learn(call.destination_word(), chunk, call.slot_bytes());
       } else {
-        reduce_all(run, chunk);
+        reduce_all(call, chunk);
       }
       ring_.finish_reduced();
       return;
     case kTwoShot:
-      reduce_share(run, chunk);
+      reduce_share(call, chunk);
       break;
     case kDirect:
     case kFused:
-      if (!reduce_direct(run, chunk)) return;
+      if (!reduce_direct(call, chunk)) return;
       break;
     case kMove:
-      move(run, chunk);
-      if (run.parts.is_kept) break;
+      move(call, chunk);
+      if (call.parts.is_kept) break;
       ring_.finish_reduced();
       return;
   }
@@ -71,69 +71,69 @@ std::byte* Pipeline::small_place(size_t rank, uint64_t chunk, size_t bytes) cons
                                       : peers_[rank].slots + slot_at(chunk);
 }
 
-void Pipeline::reduce_all(Call& run, uint64_t chunk) {
-  const Range whole{0, run.count};
-  if (run.count == 0 || !run.is_wanted) return;
+void Pipeline::reduce_all(Call& call, uint64_t chunk) {
+  const Range whole{0, call.count};
+  if (call.count == 0 || !call.is_wanted) return;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
-    inputs_[rank] = small_place(rank, chunk, run.bytes(run.count));
-  if (run.keeps_input(whole)) inputs_[static_cast<size_t>(rank_)] = run.input_view(whole);
-  copied_ += run.bytes(run.count) * (peers_.size() - 1);
-  if (auto* output = run.output_view(whole)) {
-    tutti::reduce(run.dtype, run.op, output, inputs_, run.count, run.scale);
+    inputs_[rank] = small_place(rank, chunk, call.bytes(call.count));
+  if (call.keeps_input(whole)) inputs_[static_cast<size_t>(rank_)] = call.input_view(whole);
+  copied_ += call.bytes(call.count) * (peers_.size() - 1);
+  if (auto* output = call.output_view(whole)) {
+    tutti::reduce(call.dtype, call.op, output, inputs_, call.count, call.scale);
     return;
   }
   auto* result = own().results + slot_at(chunk);
-  tutti::reduce(run.dtype, run.op, result, inputs_, run.count, run.scale);
-  run.drain(whole, result);
+  tutti::reduce(call.dtype, call.op, result, inputs_, call.count, call.scale);
+  call.drain(whole, result);
 }
 
-void Pipeline::reduce_share(Call& run, uint64_t chunk) {
-  const Range range = run.range_of(chunk);
-  const Range mine = share_of(rank_, size(), range, run.element);
+void Pipeline::reduce_share(Call& call, uint64_t chunk) {
+  const Range range = call.range_of(chunk);
+  const Range mine = share_of(rank_, size(), range, call.element);
   auto* result = own().results + slot_at(chunk);
   if (mine.count == 0) return;
   const AddTime time(choice_.time_of(chunk));
-  bytes_ += run.bytes(mine.count);
-  auto* output = run.is_wanted ? run.output_view(mine) : nullptr;
+  bytes_ += call.bytes(mine.count);
+  auto* output = call.is_wanted ? call.output_view(mine) : nullptr;
   share_outputs_.clear();
   if (output != nullptr) share_outputs_.push_back(output);
   // True if any rank copies this share from the results. This rank does so if it must unpack the
   // result.
-  bool is_taken = run.is_wanted && output == nullptr;
+  bool is_taken = call.is_wanted && output == nullptr;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
-    is_taken |= find_share(run, chunk, rank, mine);
+    is_taken |= find_share(call, chunk, rank, mine);
   const bool is_written_to_peers = share_outputs_.size() > (output != nullptr ? size_t{1} : 0);
-  if (is_taken) copied_ += run.bytes(mine.count);
+  if (is_taken) copied_ += call.bytes(mine.count);
   if (is_taken && !is_written_to_peers && choice_.of(own_rank(), chunk) == Destination::memory)
-    return reduce_past_caches(run, mine, result);
+    return reduce_past_caches(call, mine, result);
   if (is_taken) share_outputs_.push_back(result);
   // If this rank writes its share to the peers' memory, another rank writes the neighbouring share
   // there at the same time. own_order() keeps the two from taking cache lines from each other; see
   // Order.
   const auto order = is_written_to_peers ? own_order() : Order::ascending;
   if (!share_outputs_.empty())
-    tutti::reduce(run.dtype, run.op, share_outputs_, inputs_, mine.count, run.scale,
+    tutti::reduce(call.dtype, call.op, share_outputs_, inputs_, mine.count, call.scale,
                   Destination::cache, order);
 }
 
 // Looks up where this rank's share is in the memory of `rank`. Sets inputs_[rank] to the input of
 // the share. If this rank can write to the output of `rank`, appends the output's address to
 // share_outputs_. Returns true if `rank` must copy the share from the results instead.
-bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mine) {
-  const Range range = run.range_of(chunk);
-  const auto offset = run.bytes(mine.begin - range.begin);
+bool Pipeline::find_share(const Call& call, uint64_t chunk, size_t rank, Range mine) {
+  const Range range = call.range_of(chunk);
+  const auto offset = call.bytes(mine.begin - range.begin);
   const auto reached = [&](uint64_t place) {
-    return memory_.at(static_cast<int>(rank), place, run.bytes(range.count)) + offset;
+    return memory_.at(static_cast<int>(rank), place, call.bytes(range.count)) + offset;
   };
   if (static_cast<int>(rank) == rank_) {
-    const auto* view = run.input_view(mine);
+    const auto* view = call.input_view(mine);
     inputs_[rank] = view != nullptr ? view : own().results + slot_at(chunk);
     return false;
   }
   const uint64_t input = told_place(rank, chunk, kInputAt);
   inputs_[rank] = input != SharedMemory::kNowhere ? reached(input)
                                                   : peers_[rank].slots + slot_at(chunk) + offset;
-  if (run.kind == CollectiveKind::reduce && static_cast<int>(rank) != run.root) return false;
+  if (call.kind == CollectiveKind::reduce && static_cast<int>(rank) != call.root) return false;
   const uint64_t output = told_place(rank, chunk, kOutputAt);
   if (output == SharedMemory::kNowhere) return true;
   share_outputs_.push_back(reached(output));
@@ -142,14 +142,14 @@ bool Pipeline::find_share(const Call& run, uint64_t chunk, size_t rank, Range mi
 
 // Reduces inputs_ into this rank's output. Writes a copy to `result`, past the caches, for the
 // other ranks.
-void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
-  const int64_t step = kCacheBlockBytes / run.element;
+void Pipeline::reduce_past_caches(Call& call, Range range, std::byte* result) {
+  const int64_t step = kCacheBlockBytes / call.element;
   for (const int64_t end = range.end(); range.begin < end; range.begin += step) {
     const Range part{range.begin, std::min(step, end - range.begin)};
-    const auto bytes = run.bytes(part.count);
-    auto* output = run.output_view(part);
+    const auto bytes = call.bytes(part.count);
+    auto* output = call.output_view(part);
     if (output == nullptr) output = block_.data();
-    tutti::reduce(run.dtype, run.op, output, inputs_, part.count, run.scale, Destination::cache);
+    tutti::reduce(call.dtype, call.op, output, inputs_, part.count, call.scale, Destination::cache);
     copy_past_caches(result, output, bytes);
     result += bytes;
     for (auto& input : inputs_) input += bytes;
@@ -159,34 +159,34 @@ void Pipeline::reduce_past_caches(Call& run, Range range, std::byte* result) {
 // Reduces a part of this rank's share directly in the memory of all ranks. Returns true when the
 // whole share is done. With an update it works in blocks. A block stays in the L1 cache while it is
 // reduced, updated and copied to the peers.
-bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
-  const auto* update = run.update;
+bool Pipeline::reduce_direct(Call& call, uint64_t chunk) {
+  const auto* update = call.update;
   // With an update, the stripes of the layout are dealt out to the ranks in turn. A stripe keeps
   // its owner, because the owner holds the update's state from step to step. Without an update the
   // elements are divided evenly.
-  const Range mine = update != nullptr ? Range{0, run.count}
-                                       : share_of(rank_, size(), {0, run.count}, run.element);
+  const Range mine = update != nullptr ? Range{0, call.count}
+                                       : share_of(rank_, size(), {0, call.count}, call.element);
   int64_t window_begin = 0;
-  int64_t budget = kBytesPerCall / run.element;
-  for (const auto& window : run.windows) {
-    int64_t at = std::max(window_begin, mine.begin + run.reduced_elements);
+  int64_t budget = kBytesPerCall / call.element;
+  for (const auto& window : call.windows) {
+    int64_t at = std::max(window_begin, mine.begin + call.reduced_elements);
     const int64_t last = std::min(window_begin + window.count, mine.end());
     while (at < last && budget > 0) {
-      auto* elements = window.data + (at - window_begin) * run.element;
+      auto* elements = window.data + (at - window_begin) * call.element;
       int64_t count = std::min(last - at, budget);
       bool is_mine = true;
       if (update != nullptr) {
         const int64_t offset = elements - update->inputs;
-        count = std::min({count, kCacheBlockBytes / run.element,
-                          (kStripeBytes - offset % kStripeBytes) / run.element});
+        count = std::min({count, kCacheBlockBytes / call.element,
+                          (kStripeBytes - offset % kStripeBytes) / call.element});
         is_mine = offset / kStripeBytes % size() == rank_;
       }
       at += count;
-      run.reduced_elements += count;
+      call.reduced_elements += count;
       if (!is_mine) continue;
       budget -= count;
-      const auto bytes = run.bytes(count);
-      const auto distance = static_cast<uint64_t>(elements - run.windows[0].data);
+      const auto bytes = call.bytes(count);
+      const auto distance = static_cast<uint64_t>(elements - call.windows[0].data);
       const auto theirs = [&](size_t rank, uint64_t place) {
         return memory_.at(static_cast<int>(rank), place + distance, bytes);
       };
@@ -197,10 +197,11 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
         inputs_[rank] = outputs_[rank];
       }
       if (update == nullptr) {
-        tutti::reduce(run.dtype, run.op, outputs_, inputs_, count, run.scale, Destination::cache);
+        tutti::reduce(call.dtype, call.op, outputs_, inputs_, count, call.scale,
+                      Destination::cache);
       } else {
         const int64_t offset = elements - update->inputs;
-        tutti::reduce(run.dtype, run.op, block_.data(), inputs_, count, run.scale);
+        tutti::reduce(call.dtype, call.op, block_.data(), inputs_, count, call.scale);
         update->apply(update->self, offset, count, block_.data());
         const auto* updated = update->outputs + offset;
         for (size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -216,7 +217,7 @@ bool Pipeline::reduce_direct(Call& run, uint64_t chunk) {
     }
     window_begin += window.count;
   }
-  return run.reduced_elements == mine.count;
+  return call.reduced_elements == mine.count;
 }
 
 // Runs an allreduce that is small or in shared memory, for a caller that blocks. Does what
@@ -311,21 +312,21 @@ bool Pipeline::run_here(const Collective& collective, const Launch& launch) {
 bool Pipeline::move_here(const Collective& collective, const Launch& launch) {
   if (launch.verdict != 0 || spare_.empty() || !operations_.empty() || !ring_.can_begin())
     return false;
-  Call& run = *spare_.back();
-  run.prepare(collective, launch);
-  if (run.chunks() != 1 || run.parts.place != SharedMemory::kNowhere) return false;
+  Call& call = *spare_.back();
+  call.prepare(collective, launch);
+  if (call.chunks() != 1 || call.parts.place != SharedMemory::kNowhere) return false;
 
   const uint64_t chunk = ring_.extend(1);
-  run.begin = chunk;
-  run.end = chunk + 1;
-  tell_call(run, chunk);
-  fill_move(run, chunk);
+  call.begin = chunk;
+  call.end = chunk + 1;
+  tell_call(call, chunk);
+  fill_move(call, chunk);
   ring_.publish_filled();
   fetch_for_writing(&ring_.own_line(chunk + 1));
   if (!ring_.await_filled(launch.spins, chunk, bell()) || !is_agreed(chunk) ||
-      (run.tells_place() && is_read_in_place(chunk)))
+      (call.tells_place() && is_read_in_place(chunk)))
     return false;
-  move(run, chunk);
+  move(call, chunk);
   ring_.finish_reduced();
   return true;
 }

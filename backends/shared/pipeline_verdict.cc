@@ -13,47 +13,48 @@ namespace tutti {
 
 // Returns true if the operation may go on. If the ranks disagree or a rank vetoes, ends or restarts
 // the operation and returns false.
-bool Pipeline::learn_verdict(Call& run, uint64_t chunk) {
+bool Pipeline::learn_verdict(Call& call, uint64_t chunk) {
   if (is_agreed(chunk)) return true;
-  if (run.subject != 0 && operations_.back() == &run && differs_in_place_only(chunk)) {
+  if (call.subject != 0 && operations_.back() == &call && differs_in_place_only(chunk)) {
     // This is a blocking call, so nothing else is running. Some ranks passed memory that all ranks
     // can reach, and others did not. The operation restarts without using that memory in place. Its
     // new chunks come after the longest operation that any rank published.
-    run.begin = end_of_all(run, chunk);
-    ring_.skip_to(run.begin);
-    run.share_apart();
-    ring_.extend(run.chunks());
-    run.end = ring_.end();
+    call.begin = end_of_all(call, chunk);
+    ring_.skip_to(call.begin);
+    call.share_apart();
+    ring_.extend(call.chunks());
+    call.end = ring_.end();
     return false;
   }
   uint32_t verdict = 0;
   for (size_t rank = 0; rank < peers_.size(); ++rank)
     verdict |= ring_.line(rank, chunk).call.verdict();
-  run.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
+  call.state = verdict != 0 ? OperationState::vetoed : OperationState::failed;
   if (verdict == 0) {
-    run.why = Error(ErrorCode::mismatch,
-                    fmt::format("{}; {} must have the same order and the same arguments on {} "
-                                "ranks. Nothing was changed.",
-                                describe_disagreement(chunk),
-                                pair_.empty() ? "blocking calls" : "blocking sends and receives",
-                                pair_.empty() ? "all" : "both"));
-    run.end = end_of_all(run, chunk);
+    call.why =
+        Error(ErrorCode::mismatch,
+              fmt::format("{}; {} must come in one order and look alike on {} ranks. Nothing was "
+                          "changed.",
+                          describe_disagreement(chunk),
+                          pair_.empty() ? "blocking calls" : "sends and receives that block",
+                          pair_.empty() ? "all" : "both"));
+    call.end = end_of_all(call, chunk);
   }
-  ring_.skip_to(run.end);
-  std::erase(operations_, &run);
+  ring_.skip_to(call.end);
+  std::erase(operations_, &call);
   return false;
 }
 
 // Returns one past the last chunk of the longest operation that any rank published with this chunk.
-uint64_t Pipeline::end_of_all(const Call& run, uint64_t chunk) const {
-  uint64_t end = run.end;
+uint64_t Pipeline::end_of_all(const Call& call, uint64_t chunk) const {
+  uint64_t end = call.end;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const auto& call = ring_.line(rank, chunk).call;
-    const int64_t elements = elements_of_chunk(static_cast<Algorithm>(call.algorithm()),
-                                               call.kind(), call.dtype(), call.count());
+    const auto& theirs = ring_.line(rank, chunk).call;
+    const int64_t elements = elements_of_chunk(static_cast<Algorithm>(theirs.algorithm()),
+                                               theirs.kind(), theirs.dtype(), theirs.count());
     if (elements > 0)
-      end = std::max(end,
-                     run.begin + static_cast<uint64_t>((call.count() + elements - 1) / elements));
+      end = std::max(
+          end, call.begin + static_cast<uint64_t>((theirs.count() + elements - 1) / elements));
   }
   return end;
 }

@@ -91,7 +91,7 @@ class SharedMemoryBackend final : public Backend {
     return memory_->place_of(data, bytes) != SharedMemory::kNowhere;
   }
   bool packs_itself(const Collective& collective, const Launch& launch) const override {
-    if (is_pair(collective.kind)) return blocks_for_two(launch);
+    if (is_pair(collective.kind)) return is_blocking_pair(launch);
     return launch.queue != kNoQueue && is_for_pipelines(collective);
   }
 
@@ -139,7 +139,7 @@ class SharedMemoryBackend final : public Backend {
   }
   // Returns whether a send or receive goes through Pairs. Only blocking sends and receives do; all
   // others are matched by name. Both ranks get the same result.
-  bool blocks_for_two(const Launch& launch) const {
+  bool is_blocking_pair(const Launch& launch) const {
     return pairs_ && launch.queue != kNoQueue && !launch.name.empty() &&
            !is_overridden(CollectiveKind::send) && !is_overridden(CollectiveKind::recv);
   }

@@ -9,6 +9,8 @@
 #include <limits>
 #include <vector>
 
+#include "benchmarks/common/flags.h"
+
 namespace tutti::benchmarks {
 
 /// Options of a measurement.
@@ -19,6 +21,12 @@ struct Method {
   /// No further repetition begins once all repetitions together took this time.
   double cell_ms = 2000;
 };
+
+/// Returns the options that the flags give.
+inline Method method_of(const Flags& flags) {
+  return {flags.whole("repetitions"), flags.number("repetition-ms"), flags.whole("warmup"),
+          flags.number("cell-ms")};
+}
 
 struct Timing {
   double median_us = 0, min_us = 0, max_us = 0;  // per call

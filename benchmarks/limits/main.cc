@@ -1,7 +1,6 @@
 // Measures the limits of this machine in the same run as the programs compared with them. Two
 // processes add in each other's memory, and a probe finds how the cores are placed.
 #include <functional>
-#include <string>
 
 #include "benchmarks/common/program.h"
 #include "benchmarks/common/sizes.h"

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <cstring>
 #include <new>
 
 #include "benchmarks/common/data.h"
@@ -28,11 +27,6 @@ void wait_for(const Flag& flag, uint64_t value) {
     __builtin_ia32_pause();
 #endif
   }
-}
-
-Method method_of(const Flags& flags) {
-  return {flags.whole("repetitions"), flags.number("repetition-ms"), flags.whole("warmup"),
-          flags.number("cell-ms")};
 }
 
 Row row_of(const Flags& flags, const ForkTeam& team) {

@@ -4,9 +4,6 @@
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
 #include <gloo/math.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
-#include <gloo/transport/tcp/device.h>
 
 #include <functional>
 #include <memory>
@@ -28,13 +25,8 @@ namespace tutti::benchmarks {
 
 ContextPtr connect_gloo(const Flags& flags, const ForkTeam& team, const std::string& folder) {
   const auto hosts = split_words(flags.text("hosts"));
-  gloo::transport::tcp::attr address;
-  address.hostname = hosts.empty() ? "127.0.0.1" : hosts.at(static_cast<size_t>(team.rank()));
-  auto device = gloo::transport::tcp::CreateDevice(address);
-  auto context = std::make_shared<gloo::rendezvous::Context>(team.rank(), team.size());
-  gloo::rendezvous::FileStore store(folder);
-  context->connectFullMesh(store, device);
-  return context;
+  return connect_gloo(hosts.empty() ? "127.0.0.1" : hosts.at(static_cast<size_t>(team.rank())),
+                      team, folder);
 }
 
 namespace {
@@ -74,7 +66,7 @@ constexpr Algorithm kAlgorithms[] = {{"ring", make_new<gloo::detail::AllreduceOp
 
 void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder) {
   const auto context = connect_gloo(flags, team, folder);
-  const Method method = gloo_method(flags);
+  const Method method = method_of(flags);
   const auto own = Pattern::of_rank(team.rank()), reduced = Pattern::reduced(team.size());
   const auto wanted = split_words(flags.text("algorithm"));
   const auto is_wanted = [&](const char* name) {

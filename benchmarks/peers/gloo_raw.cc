@@ -3,29 +3,15 @@
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/math.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
-#include <gloo/transport/tcp/device.h>
 
 #include "benchmarks/common/pairs.h"
 #include "benchmarks/common/program.h"
 #include "benchmarks/common/sizes.h"
+#include "benchmarks/peers/gloo_team.h"
 
 namespace tutti::benchmarks {
 
 namespace {
-
-using ContextPtr = std::shared_ptr<gloo::rendezvous::Context>;
-
-ContextPtr connect(const ForkTeam& team, const std::string& folder) {
-  gloo::transport::tcp::attr address;
-  address.hostname = "127.0.0.1";
-  auto device = gloo::transport::tcp::CreateDevice(address);
-  auto context = std::make_shared<gloo::rendezvous::Context>(team.rank(), team.size());
-  gloo::rendezvous::FileStore store(folder);
-  context->connectFullMesh(store, device);
-  return context;
-}
 
 std::function<void()> make_raw(const std::string& algorithm, const ContextPtr& context, float* data,
                                int64_t count) {
@@ -44,7 +30,7 @@ std::function<void()> make_raw(const std::string& algorithm, const ContextPtr& c
 }
 
 void run_allreduce(const Flags& flags, ForkTeam& team, const std::string& folder) {
-  const auto context = connect(team, folder);
+  const auto context = connect_gloo("127.0.0.1", team, folder);
   const auto comm = make_communicator(team, folder, "gloo");
   const auto own = Pattern::of_rank(team.rank()), reduced = Pattern::reduced(team.size());
   for (const auto bytes : parse_sizes(flags.text("bytes"), flags.whole("factor"))) {

@@ -39,11 +39,6 @@ class MpiTeam {
   int rank_ = 0, size_ = 1;
 };
 
-inline Method method_of(const Flags& flags) {
-  return {flags.whole("repetitions"), flags.number("repetition-ms"), flags.whole("warmup"),
-          flags.number("cell-ms")};
-}
-
 inline Row row_of(const Flags& flags, const MpiTeam& team) {
   Row row{.program = kMpiProgram, .case_name = flags.case_name(), .way = "blocking"};
   row.ranks = team.size();

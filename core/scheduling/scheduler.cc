@@ -97,13 +97,13 @@ void Scheduler::flush() {
 // marks the end of these requests.
 void Scheduler::on_resend(WireReader reader) {
   const auto forgotten = reader.numbers();
-  const NameCache nobody_knows(0);
+  const NameCache empty_cache(0);
   auto message = begin_message(MessageType::requests);
   bool has_any = false;
   for (Entry* entry : outstanding_in_order())
     if (std::find(forgotten.begin(), forgotten.end(), entry->sent_id) != forgotten.end()) {
       entry->sent_id = -1;
-      encode_request(message, entry->request, nobody_knows);
+      encode_request(message, entry->request, empty_cache);
       has_any = true;
     }
   if (has_any) hooks_.send(0, message.bytes());

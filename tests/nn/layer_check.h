@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/nn/reference/layer_reference.h"
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
-#include "tutti/adapters/nn/kernels/layer_reference.h"
 #include "tutti/kernels/convert.h"
 #include "tutti/tensor/tensor.h"
 

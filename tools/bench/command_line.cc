@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <array>
 
 #include "tools/bench/cases/cases.h"
 #include "tools/bench/workload/gradient_set.h"

@@ -6,18 +6,16 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "tools/bench/cases/cases.h"
 #include "tools/bench/cases/create_case.h"
 #include "tools/bench/command_line.h"
-#include "tools/inheritance.h"
 #include "tools/run/child.h"
+#include "tools/run/command_line.h"
 #include "tools/run/front.h"
 #include "tools/run/job.h"
-#include "tools/run/output.h"
 #include "tutti/base/error.h"
 #include "tutti/base/process/cores.h"
 #include "tutti/base/temporary_file.h"
@@ -124,17 +122,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace tutti::bench
 
 int main(int count, char** words) {
-  try {
-    tutti::run::settle_inheritance();
+  return tutti::run::run_tool("tutti-bench", [=] {
     return tutti::bench::run({words + 1, words + count});
-  } catch (const tutti::run::Refusal& refusal) {
-    tutti::run::write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);
-    return refusal.code;
-  } catch (const tutti::Error& error) {
-    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-bench: {}\n", error.what()));
-    return error.code() == tutti::ErrorCode::invalid_argument ? 2 : 1;
-  } catch (const std::exception& error) {
-    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-bench: {}\n", error.what()));
-    return 1;
-  }
+  });
 }

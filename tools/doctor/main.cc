@@ -10,8 +10,8 @@
 
 #include "tools/doctor/machine.h"
 #include "tools/doctor/probe.h"
-#include "tools/inheritance.h"
 #include "tools/run/child.h"
+#include "tools/run/command_line.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/error.h"
 #include "tutti/core/settings/option_table.h"
@@ -232,14 +232,5 @@ int run(int count, char** words) {
 }  // namespace tutti::doctor
 
 int main(int count, char** words) {
-  try {
-    tutti::run::settle_inheritance();
-    return tutti::doctor::run(count, words);
-  } catch (const tutti::Error& error) {
-    fmt::print(stderr, "tutti-doctor: {}\n", error.what());
-    return error.code() == tutti::ErrorCode::invalid_argument ? 2 : 1;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "tutti-doctor: {}\n", error.what());
-    return 1;
-  }
+  return tutti::run::run_tool("tutti-doctor", [=] { return tutti::doctor::run(count, words); });
 }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tools/run/output.h"
 #include "tutti/backends/choice/choice.h"
 #include "tutti/backends/plugins.h"
 #include "tutti/base/descriptor.h"
@@ -218,12 +219,7 @@ pid_t start_child(const Descriptor& out, Body&& body) {
   if (child < 0) throw system_error("cannot start a rank", errno);
   if (child > 0) return child;
   ::alarm(kPatienceSeconds);
-  const auto text = body().dump();
-  for (size_t at = 0; at < text.size();) {
-    const auto count = ::write(out.get(), text.data() + at, text.size() - at);
-    if (count <= 0) break;
-    at += static_cast<size_t>(count);
-  }
+  run::write_all(out.get(), body().dump());
   ::_exit(0);
 }
 

@@ -1,11 +1,15 @@
 #include "tools/run/command_line.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 
+#include "tools/inheritance.h"
+#include "tools/run/child.h"
+#include "tools/run/output.h"
 #include "tutti/base/text.h"
 #include "tutti/core/settings/version.h"
 
@@ -49,6 +53,26 @@ std::vector<std::string> split_words(std::string_view text) {
 }
 
 }  // namespace
+
+int run_tool(std::string_view tool, const std::function<int()>& run) {
+  const auto failed = [&](const std::exception& error, int code) {
+    write_all(STDERR_FILENO, fmt::format("{}: {}\n", tool, error.what()));
+    return code;
+  };
+  try {
+    settle_inheritance();
+    return run();
+  } catch (const Refusal& refusal) {
+    write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);
+    return refusal.code;
+  } catch (const CannotStart& error) {
+    return failed(error, error.exit_code());
+  } catch (const Error& error) {
+    return failed(error, error.code() == ErrorCode::invalid_argument ? 2 : 1);
+  } catch (const std::exception& error) {
+    return failed(error, 1);
+  }
+}
 
 Request parse_command_line(const std::vector<std::string>& arguments) {
   Request request;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti::run {
@@ -30,6 +32,10 @@ struct Refusal {
   int code = 2;
   std::string text;
 };
+
+/// The main function of a tool: calls settle_inheritance() and then `run`, and returns the exit
+/// code of the tool. If `run` throws, prints the reason. `tool` is the name in front of it.
+int run_tool(std::string_view tool, const std::function<int()>& run);
 
 /// Throws Refusal. A usage error has one line and code 2; help has code 0.
 Request parse_command_line(const std::vector<std::string>& arguments);

@@ -5,11 +5,10 @@
 
 #include <algorithm>
 
-#include "tools/inheritance.h"
 #include "tools/run/command_line.h"
 #include "tools/run/job.h"
+#include "tools/run/output.h"
 #include "tools/run/remote_rank.h"
-#include "tutti/base/error.h"
 #include "tutti/core/settings/options.h"
 
 namespace tutti::run {
@@ -47,20 +46,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace tutti::run
 
 int main(int count, char** words) {
-  try {
-    tutti::run::settle_inheritance();
+  return tutti::run::run_tool("tutti-run", [=] {
     return tutti::run::run({words + 1, words + count});
-  } catch (const tutti::run::Refusal& refusal) {
-    tutti::run::write_all(refusal.code == 0 ? STDOUT_FILENO : STDERR_FILENO, refusal.text);
-    return refusal.code;
-  } catch (const tutti::run::CannotStart& error) {
-    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-run: {}\n", error.what()));
-    return error.exit_code();
-  } catch (const tutti::Error& error) {
-    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-run: {}\n", error.what()));
-    return error.code() == tutti::ErrorCode::invalid_argument ? 2 : 1;
-  } catch (const std::exception& error) {
-    tutti::run::write_all(STDERR_FILENO, fmt::format("tutti-run: {}\n", error.what()));
-    return 1;
-  }
+  });
 }

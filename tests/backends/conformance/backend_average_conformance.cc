@@ -33,9 +33,9 @@ TEST_P(BackendConformance, AveragesAtTheLimitsOfTheirTypes) {
                 auto launch = launch_in(is_queued ? 0 : kNoQueue, sequence);
                 if (maker.absent >= 0) launch.contributors = size - 1;
                 const bool is_bucket = is_queued && kind == CollectiveKind::allreduce;
-                running.push_back({rank, is_bucket
-                                             ? end(rank).start(test.of(rank), launch)
-                                             : start_in_queue(end(rank), test.of(rank), launch)});
+                running.push_back(
+                    {rank, is_bucket ? backend(rank).start(test.of(rank), launch)
+                                     : start_in_queue(backend(rank), test.of(rank), launch)});
               }
               finish(running, OperationState::done);
               test.check();

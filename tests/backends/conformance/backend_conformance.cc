@@ -31,7 +31,7 @@ TEST_P(BackendConformance, EveryTypeAndOp) {
     for (int o = 0; o < kReduceOpCount; ++o) {
       const auto dtype = static_cast<DataType>(d);
       const auto op = static_cast<ReduceOp>(o);
-      const bool serves = end(0).capabilities().serves(CollectiveKind::allreduce, dtype, op);
+      const bool serves = backend(0).capabilities().serves(CollectiveKind::allreduce, dtype, op);
       EXPECT_EQ(serves, can_reduce(dtype, op));
       for (const auto kind :
            {CollectiveKind::allreduce, CollectiveKind::reduce, CollectiveKind::reduce_scatter}) {
@@ -39,7 +39,7 @@ TEST_P(BackendConformance, EveryTypeAndOp) {
           std::byte memory[64] = {};
           const int64_t counts[] = {1, 1, 1};
           const Collective bad{kind, dtype, op, 0, memory, memory, counts, {}, {}};
-          EXPECT_THROW(end(0).start(bad, {}), Error);
+          EXPECT_THROW(backend(0).start(bad, {}), Error);
           continue;
         }
         for (const int64_t count : {5, 3001}) {
@@ -60,7 +60,7 @@ TEST_P(BackendConformance, LargeAndInPlace) {
   for (int rank = 0; rank < 2; ++rank) {
     auto collective = test.of(rank);
     collective.input = collective.output;
-    running.push_back({rank, end(rank).start(collective, launch_of(1))});
+    running.push_back({rank, backend(rank).start(collective, launch_of(1))});
   }
   finish(running, OperationState::done);
   test.check();
@@ -131,7 +131,7 @@ TEST_P(BackendConformance, StartNeverWaits) {
   for (const int rank : {1, 0}) {
     for (size_t i = 0; i < cases.size(); ++i) {
       const uint64_t tag = i + 1;
-      running.push_back({rank, end(rank).start(cases[i].of(rank), launch_of(tag))});
+      running.push_back({rank, backend(rank).start(cases[i].of(rank), launch_of(tag))});
     }
     for (auto& one : running) EXPECT_EQ(one.operation->advance(), OperationState::pending);
   }
@@ -215,7 +215,7 @@ TEST_P(BackendConformance, AVetoOfOneRankIsEverybodys) {
                                       counts,
                                       {},
                                       {}};
-          running.push_back({rank, end(rank).start(collective, launch)});
+          running.push_back({rank, backend(rank).start(collective, launch)});
         }
         finish(running, verdict ? OperationState::vetoed : OperationState::done);
         for (const auto& outside : outsides) {
@@ -252,7 +252,7 @@ TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
       std::vector<Running> running;
       ++sequence;
       for (int rank = 0; rank < size; ++rank)
-        running.push_back({rank, end(rank).start(test.of(rank), launch())});
+        running.push_back({rank, backend(rank).start(test.of(rank), launch())});
       finish(running, OperationState::done);
       test.check();
     }
@@ -268,7 +268,7 @@ TEST_P(BackendConformance, LongAllreducesOfEveryForm) {
       fill_cycle(std::span(outside.input), cycle);
       outside.output.assign(kCount, -1);
       outside.bucket.assign(kCount, -2);
-      running.push_back({rank, outside.start_sum(end(rank), launch(), counts)});
+      running.push_back({rank, outside.start_sum(backend(rank), launch(), counts)});
     }
     finish(running, OperationState::done);
     for (size_t i = 0; i < cycle.size(); ++i)
@@ -314,7 +314,7 @@ TEST_P(BackendConformance, QueuedOperationsInOneOrder) {
         launch.queue = queue;
         launch.tag = tag;
         launch.verdict = rank == static_cast<int>(tag) % size ? one.verdict : 0;
-        return outside.start_sum(end(rank), launch, std::span(&one.count, 1),
+        return outside.start_sum(backend(rank), launch, std::span(&one.count, 1),
                                  static_cast<uint64_t>(queue) * 1000);
       });
       if (HasFatalFailure()) FAIL() << "queue " << queue;
@@ -340,7 +340,7 @@ TEST_P(BackendConformance, AQueueBeginsAnewAfterAVeto) {
       launch.queue = 1;
       launch.tag = plan << kQueueTagBits | sequence;
       launch.verdict = verdict;
-      return end(rank).start(
+      return backend(rank).start(
           {CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 0, data, data, counts, {}, {}},
           launch);
     };
@@ -355,7 +355,7 @@ TEST_P(BackendConformance, AQueueBeginsAnewAfterAVeto) {
     finish(first, OperationState::vetoed);
     for (auto& one : ahead) one.operation->cancel();
     for (int rank = 0; rank < 3; ++rank)
-      end(rank).transport()->discard(plan << kQueueTagBits, ((plan + 1) << kQueueTagBits) - 1);
+      backend(rank).transport()->discard(plan << kQueueTagBits, ((plan + 1) << kQueueTagBits) - 1);
     finish(ahead, OperationState::failed);
     for (const auto& value : values) EXPECT_TRUE(same(value, std::vector<float>(100'000, 1.0f)));
   }
@@ -369,7 +369,7 @@ TEST_P(BackendConformance, CancelledEverywhereHarmsNobody) {
     auto running = start(test, ++tag_);
     for (int i = 0; i < rounds; ++i)
       for (auto& one : running) {
-        end(one.rank).progress();
+        backend(one.rank).progress();
         if (one.state == OperationState::pending) one.state = one.operation->advance();
       }
     for (auto& one : running)
@@ -378,7 +378,7 @@ TEST_P(BackendConformance, CancelledEverywhereHarmsNobody) {
     for (bool pending = true; pending && !deadline.passed();) {
       pending = false;
       for (auto& one : running) {
-        end(one.rank).progress();
+        backend(one.rank).progress();
         if (one.state == OperationState::pending) one.state = one.operation->advance();
         pending |= one.state == OperationState::pending;
       }
@@ -388,7 +388,7 @@ TEST_P(BackendConformance, CancelledEverywhereHarmsNobody) {
       one.operation.reset();
     }
     // Discards the messages of the cancelled operation that are still on their way.
-    for (int rank = 0; rank < 3; ++rank) end(rank).transport()->discard(tag_, tag_);
+    for (int rank = 0; rank < 3; ++rank) backend(rank).transport()->discard(tag_, tag_);
     auto next = maker.make(CollectiveKind::allreduce, DataType::f32, ReduceOp::sum, 1000);
     run(next);
   }

@@ -48,7 +48,7 @@ class BackendConformance : public testing::TestWithParam<BackendMaker> {
 
   void open(int size) { ends_ = GetParam().make(size); }
   int size() const { return static_cast<int>(ends_.size()); }
-  Backend& end(int rank) { return *ends_[static_cast<size_t>(rank)]; }
+  Backend& backend(int rank) { return *ends_[static_cast<size_t>(rank)]; }
   bool takes_part(const Case& test, int rank) const {
     return test.shape.kind != CollectiveKind::send || (rank | 1) < size();
   }
@@ -68,7 +68,7 @@ class BackendConformance : public testing::TestWithParam<BackendMaker> {
       launch.tag = tag;
       launch.verdict = rank == 0 ? verdict_of_rank_0 : 0;
       if (!edges.empty()) launch.edges = edges[static_cast<size_t>(rank)];
-      running.push_back({rank, end(rank).start(test.of(rank), launch)});
+      running.push_back({rank, backend(rank).start(test.of(rank), launch)});
     }
     return running;
   }
@@ -108,7 +108,7 @@ class BackendConformance : public testing::TestWithParam<BackendMaker> {
         auto& one = *all[count++];
         one.running.push_back({rank, start(rank, one, count)});
       }
-      end(rank).progress();
+      backend(rank).progress();
       for (auto& one : all)
         for (auto& running : one->running) {
           if (running.rank != rank || running.state != OperationState::pending) continue;

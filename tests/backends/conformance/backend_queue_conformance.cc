@@ -29,8 +29,9 @@ TEST_P(BackendConformance, EveryKindInAQueue) {
           ++sequence;
           for (int rank = 0; rank < size; ++rank) {
             const int own = form < kForms ? form : static_cast<int>(random() % kForms);
-            parts.push_back(std::make_unique<Part>(end(rank), test, rank, static_cast<Form>(own)));
-            running.push_back({rank, start_in_queue(end(rank), parts.back()->collective,
+            parts.push_back(
+                std::make_unique<Part>(backend(rank), test, rank, static_cast<Form>(own)));
+            running.push_back({rank, start_in_queue(backend(rank), parts.back()->collective,
                                                     launch_in(0, sequence))});
           }
           finish(running, OperationState::done);
@@ -69,9 +70,9 @@ TEST_P(BackendConformance, AnAlltoallInPlaceWithOtherCountsBack) {
     std::vector<Running> running;
     ++sequence;
     for (int rank = 0; rank < kSize; ++rank) {
-      parts.push_back(std::make_unique<Part>(end(rank), test, rank, form));
+      parts.push_back(std::make_unique<Part>(backend(rank), test, rank, form));
       running.push_back(
-          {rank, start_in_queue(end(rank), parts.back()->collective, launch_in(0, sequence))});
+          {rank, start_in_queue(backend(rank), parts.back()->collective, launch_in(0, sequence))});
     }
     finish(running, OperationState::done);
     for (const auto& part : parts) part->check();
@@ -104,9 +105,9 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
       const auto kind = kinds[random() % kinds.size()];
       one->test = maker.make(kind, DataType::i32, ReduceOp::sum, counts[random() % 6]);
       know_longest(one->test);
-      const Part sample(end(0), one->test, 0, Form::apart);
+      const Part sample(backend(0), one->test, 0, Form::apart);
       const bool may_veto = reduces(kind) || kind == CollectiveKind::barrier ||
-                            end(0).packs_itself(sample.collective, launch_in(1, i + 1));
+                            backend(0).packs_itself(sample.collective, launch_in(1, i + 1));
       one->verdict = may_veto && random() % 4 == 0 ? 8 : 0;
       one->vetoing = static_cast<int>(random() % static_cast<uint64_t>(size));
       one->parts.resize(static_cast<size_t>(size));
@@ -115,12 +116,12 @@ TEST_P(BackendConformance, MixedKindsInOneOrder) {
     run_far_ahead(all, random, [&](int rank, One& one, uint64_t tag) {
       const auto form = static_cast<Form>(random() % kForms);
       auto& part = one.parts[static_cast<size_t>(rank)];
-      part = std::make_unique<Part>(end(rank), one.test, rank, form);
+      part = std::make_unique<Part>(backend(rank), one.test, rank, form);
       auto launch = launch_in(1, tag);
       launch.verdict = one.vetoing == rank ? one.verdict : 0;
       auto collective = part->collective;
       if (launch.verdict != 0) collective.input = collective.output = nullptr;
-      return start_in_queue(end(rank), collective, launch);
+      return start_in_queue(backend(rank), collective, launch);
     });
     if (HasFatalFailure()) return;
     for (const auto& one : all)
@@ -142,7 +143,7 @@ TEST_P(BackendConformance, CountsThatMakeNoSenseAreRefusedInAQueue) {
   const auto refuses = [&](CollectiveKind kind, int root, std::span<const int64_t> given) {
     Collective bad{kind, DataType::f32, ReduceOp::sum, root, memory, memory, given, {}, {}};
     bad.longest = 1;
-    EXPECT_THROW(start_in_queue(end(0), bad, launch_in(0, 1)), Error) << to_string(kind);
+    EXPECT_THROW(start_in_queue(backend(0), bad, launch_in(0, 1)), Error) << to_string(kind);
   };
   refuses(CollectiveKind::broadcast, 2, std::span(counts, 1));
   refuses(CollectiveKind::allgather, 0, std::span(counts, 1));

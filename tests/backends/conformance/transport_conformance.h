@@ -35,7 +35,7 @@ constexpr double kPatience = 20;
 class TransportConformance : public testing::TestWithParam<TransportMaker> {
  protected:
   void open(int size) { ends_ = GetParam().make(size); }
-  Transport& end(int rank) { return *ends_[static_cast<size_t>(rank)]; }
+  Transport& transport(int rank) { return *ends_[static_cast<size_t>(rank)]; }
   void close(int rank) { ends_[static_cast<size_t>(rank)].reset(); }
 
   bool progress_all() {

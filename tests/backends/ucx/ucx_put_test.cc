@@ -34,13 +34,13 @@ class UcxPut : public TransportConformance {
       const auto data = pattern(bytes, bytes);
       std::copy(data.begin(), data.end(), from + at);
       sends.push_back(
-          end(0).isend(1, {.tag = 5, .key = static_cast<uint32_t>(at)}, {from + at, bytes}));
-      recvs.push_back(end(1).irecv(0, 5, static_cast<uint32_t>(at), {to + at, bytes}));
+          transport(0).isend(1, {.tag = 5, .key = static_cast<uint32_t>(at)}, {from + at, bytes}));
+      recvs.push_back(transport(1).irecv(0, 5, static_cast<uint32_t>(at), {to + at, bytes}));
       at += bytes + 1;
     }
     for (size_t i = 0; i < sizes.size(); ++i) {
-      EXPECT_EQ(finish(end(1), recvs[i]), TransferState::done) << sizes[i];
-      EXPECT_EQ(finish(end(0), sends[i]), TransferState::done) << sizes[i];
+      EXPECT_EQ(finish(transport(1), recvs[i]), TransferState::done) << sizes[i];
+      EXPECT_EQ(finish(transport(0), sends[i]), TransferState::done) << sizes[i];
     }
     at = 1;
     for (const auto bytes : sizes) {
@@ -56,7 +56,7 @@ constexpr size_t kRoom = 16 << 20;
 
 TEST_P(UcxPut, EveryMixtureOfMappedAndOtherMemory) {
   open(2);
-  const auto mapped_from = end(0).allocate(kRoom), mapped_to = end(1).allocate(kRoom);
+  const auto mapped_from = transport(0).allocate(kRoom), mapped_to = transport(1).allocate(kRoom);
   std::vector<std::byte> from(kRoom), to(kRoom);
   exchange(kSizes, from.data(), mapped_to->data());
   exchange(kSizes, mapped_from->data(), mapped_to->data());
@@ -66,19 +66,19 @@ TEST_P(UcxPut, EveryMixtureOfMappedAndOtherMemory) {
 
 TEST_P(UcxPut, CountsMessagesOnceAndAllocatesNothingMore) {
   open(2);
-  const auto memory = end(1).allocate(kRoom);
+  const auto memory = transport(1).allocate(kRoom);
   std::vector<std::byte> from(kRoom);
   for (int round = 0; round < 3; ++round) {
-    const auto before = end(0).counters();
-    const auto allocations = before.allocations + end(1).counters().allocations;
+    const auto before = transport(0).counters();
+    const auto allocations = before.allocations + transport(1).counters().allocations;
     exchange({kPartBytes * 3}, from.data(), memory->data());
-    const auto after = end(0).counters();
+    const auto after = transport(0).counters();
     EXPECT_EQ(after.messages_sent - before.messages_sent, 1u);
     EXPECT_EQ(after.bytes_sent - before.bytes_sent, kPartBytes * 3);
     EXPECT_GE(after.bytes_to_peer[1] - before.bytes_to_peer[1], kPartBytes * 3);
     EXPECT_LT(after.bytes_to_peer[1] - before.bytes_to_peer[1], kPartBytes * 3 + 1000);
     if (round == 0) continue;
-    EXPECT_EQ(after.allocations + end(1).counters().allocations, allocations);
+    EXPECT_EQ(after.allocations + transport(1).counters().allocations, allocations);
   }
 }
 
@@ -87,7 +87,7 @@ TEST_P(UcxPut, PeersLetGoOfARegionThatIsFreed) {
   std::vector<std::byte> from(kRoom);
   const int before = attached();
   for (int round = 0; round < 5; ++round) {
-    auto memory = end(1).allocate(kRoom);
+    auto memory = transport(1).allocate(kRoom);
     exchange(kSizes, from.data(), memory->data());
     EXPECT_EQ(attached(), before + 2);  // attached by its owner and by rank 0
     memory.reset();
@@ -98,7 +98,7 @@ TEST_P(UcxPut, PeersLetGoOfARegionThatIsFreed) {
 TEST_P(UcxPut, ARegionOutlivesItsTransport) {
   const int before = attached();
   open(2);
-  const auto memory = end(1).allocate(kRoom);
+  const auto memory = transport(1).allocate(kRoom);
   std::vector<std::byte> from(kRoom);
   exchange(kSizes, from.data(), memory->data());
   close(0);
@@ -137,12 +137,12 @@ TEST_P(UcxPut, ReceivesTakeTurnsAtTheSlots) {
   for (int i = 0; i < kMany; ++i) {
     const auto at = static_cast<size_t>(i);
     const int from = i % 2 == 0 ? 0 : 2;
-    tickets.emplace_back(1, end(1).irecv(from, 9, static_cast<uint32_t>(i), received[at]));
-    tickets.emplace_back(from,
-                         end(from).isend(1, {.tag = 9, .key = static_cast<uint32_t>(i)}, sent[at]));
+    tickets.emplace_back(1, transport(1).irecv(from, 9, static_cast<uint32_t>(i), received[at]));
+    tickets.emplace_back(
+        from, transport(from).isend(1, {.tag = 9, .key = static_cast<uint32_t>(i)}, sent[at]));
   }
   for (const auto& [rank, ticket] : tickets)
-    EXPECT_EQ(finish(end(rank), ticket), TransferState::done);
+    EXPECT_EQ(finish(transport(rank), ticket), TransferState::done);
   EXPECT_TRUE(sent == received);
 }
 
@@ -153,39 +153,39 @@ TEST_P(UcxPut, ALostSenderGivesItsPlacesBack) {
   constexpr int kMany = static_cast<int>(kSlots);
   std::vector<std::byte> from(kEach);
   std::vector<std::vector<std::byte>> to(kMany, std::vector<std::byte>(kEach));
-  const auto memory = end(1).allocate(kEach);
+  const auto memory = transport(1).allocate(kEach);
   std::vector<Ticket> lost;
   for (int i = 0; i < kMany; ++i) {
-    end(0).isend(1, {.tag = 1, .key = static_cast<uint32_t>(i)}, from);
-    lost.push_back(end(1).irecv(0, 1, static_cast<uint32_t>(i), to[static_cast<size_t>(i)]));
+    transport(0).isend(1, {.tag = 1, .key = static_cast<uint32_t>(i)}, from);
+    lost.push_back(transport(1).irecv(0, 1, static_cast<uint32_t>(i), to[static_cast<size_t>(i)]));
   }
-  end(0).isend(1, {.tag = 2, .key = 0}, from);
-  lost.push_back(end(1).irecv(0, 2, 0, {memory->data(), kEach}));
+  transport(0).isend(1, {.tag = 2, .key = 0}, from);
+  lost.push_back(transport(1).irecv(0, 2, 0, {memory->data(), kEach}));
   // Rank 0 makes no progress: rank 1 assigns slots and waits.
-  for (int i = 0; i < 1000; ++i) end(1).progress();
-  for (const auto ticket : lost) EXPECT_EQ(end(1).test(ticket), TransferState::pending);
+  for (int i = 0; i < 1000; ++i) transport(1).progress();
+  for (const auto ticket : lost) EXPECT_EQ(transport(1).test(ticket), TransferState::pending);
   close(0);
-  for (const auto ticket : lost) EXPECT_EQ(finish(end(1), ticket), TransferState::failed);
+  for (const auto ticket : lost) EXPECT_EQ(finish(transport(1), ticket), TransferState::failed);
   const auto sent = pattern(kEach, 8);
-  const Ticket recv = end(1).irecv(2, 3, 0, to[0]);
-  const Ticket send = end(2).isend(1, {.tag = 3, .key = 0}, sent);
-  EXPECT_EQ(finish(end(1), recv), TransferState::done);
-  EXPECT_EQ(finish(end(2), send), TransferState::done);
+  const Ticket recv = transport(1).irecv(2, 3, 0, to[0]);
+  const Ticket send = transport(2).isend(1, {.tag = 3, .key = 0}, sent);
+  EXPECT_EQ(finish(transport(1), recv), TransferState::done);
+  EXPECT_EQ(finish(transport(2), send), TransferState::done);
   EXPECT_TRUE(sent == to[0]);
 }
 
 // A cancelled receive does not end while data for it may still arrive.
 TEST_P(UcxPut, ACancelledReceiveWaitsForWhatIsOnItsWay) {
   open(2);
-  const auto memory = end(1).allocate(kRoom);
+  const auto memory = transport(1).allocate(kRoom);
   const auto sent = pattern(3 * kPartBytes, 1);
-  const Ticket send = end(0).isend(1, {.tag = 1, .key = 0}, sent);
-  const Ticket recv = end(1).irecv(0, 1, 0, {memory->data(), sent.size()});
-  for (int i = 0; i < 1000; ++i) end(1).progress();
-  end(1).cancel(recv);
-  EXPECT_EQ(end(1).test(recv), TransferState::pending);
-  const auto state = finish(end(1), recv);
-  EXPECT_EQ(finish(end(0), send), TransferState::done);
+  const Ticket send = transport(0).isend(1, {.tag = 1, .key = 0}, sent);
+  const Ticket recv = transport(1).irecv(0, 1, 0, {memory->data(), sent.size()});
+  for (int i = 0; i < 1000; ++i) transport(1).progress();
+  transport(1).cancel(recv);
+  EXPECT_EQ(transport(1).test(recv), TransferState::pending);
+  const auto state = finish(transport(1), recv);
+  EXPECT_EQ(finish(transport(0), send), TransferState::done);
   EXPECT_EQ(state, TransferState::done);
   EXPECT_TRUE(std::equal(sent.begin(), sent.end(), memory->data()));
 }
@@ -194,27 +194,27 @@ TEST_P(UcxPut, ACancelledReceiveWaitsForWhatIsOnItsWay) {
 // writes into the receiver's memory.
 TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
   open(2);
-  const auto memory = end(1).allocate(kRoom);
+  const auto memory = transport(1).allocate(kRoom);
   std::vector<std::byte> from(3 * kPartBytes, std::byte{7}), to(from.size());
   std::vector<Ticket> sends, recvs;
   for (uint32_t key = 0; key < 2; ++key) {
-    sends.push_back(end(0).isend(1, {.tag = 1, .key = key}, from));
-    recvs.push_back(
-        end(1).irecv(0, 1, key, key == 0 ? std::span(memory->data(), from.size()) : std::span(to)));
+    sends.push_back(transport(0).isend(1, {.tag = 1, .key = key}, from));
+    recvs.push_back(transport(1).irecv(
+        0, 1, key, key == 0 ? std::span(memory->data(), from.size()) : std::span(to)));
   }
-  for (int i = 0; i < 1000; ++i) end(1).progress();
+  for (int i = 0; i < 1000; ++i) transport(1).progress();
   const auto begin = Clock::now();
-  end(1).abort(Error(ErrorCode::peer_lost, "test"));
+  transport(1).abort(Error(ErrorCode::peer_lost, "test"));
   for (const auto recv : recvs) {
-    while (end(1).test(recv) == TransferState::pending) end(1).progress();
+    while (transport(1).test(recv) == TransferState::pending) transport(1).progress();
   }
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
   std::fill_n(memory->data(), from.size(), std::byte{1});
-  for (int i = 0; i < 1000; ++i) end(0).progress();
+  for (int i = 0; i < 1000; ++i) transport(0).progress();
   EXPECT_EQ(std::count(memory->data(), memory->data() + from.size(), std::byte{1}),
             static_cast<std::ptrdiff_t>(from.size()));
   close(1);
-  for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
+  for (const auto send : sends) EXPECT_NE(finish(transport(0), send), TransferState::pending);
 }
 
 // A peer that has not received the abort announces messages in memory that is new to this rank. By
@@ -222,28 +222,28 @@ TEST_P(UcxPut, AbortEndsWhatHasPlaces) {
 TEST_P(UcxPut, MemoryThatIsAnnouncedDuringAnAbortIsLeftAlone) {
   open(2);
   constexpr int kMany = 20;
-  const auto memory = end(1).allocate(3 * kPartBytes);
+  const auto memory = transport(1).allocate(3 * kPartBytes);
   std::vector<std::byte> from(3 * kPartBytes);
-  const Ticket recv = end(1).irecv(0, 1, 0, {memory->data(), from.size()});
-  std::vector<Ticket> sends{end(0).isend(1, {.tag = 1, .key = 0}, from)};
-  for (int i = 0; i < 1000; ++i) end(1).progress();
-  ASSERT_EQ(end(1).test(recv), TransferState::pending);
+  const Ticket recv = transport(1).irecv(0, 1, 0, {memory->data(), from.size()});
+  std::vector<Ticket> sends{transport(0).isend(1, {.tag = 1, .key = 0}, from)};
+  for (int i = 0; i < 1000; ++i) transport(1).progress();
+  ASSERT_EQ(transport(1).test(recv), TransferState::pending);
   std::thread aborting([&] {
-    end(1).abort(Error(ErrorCode::peer_lost, "test"));
-    end(1).progress();
+    transport(1).abort(Error(ErrorCode::peer_lost, "test"));
+    transport(1).progress();
   });
   std::vector<std::unique_ptr<Region>> regions;
   for (int i = 1; i <= kMany; ++i) {
-    regions.push_back(end(0).allocate(kPartBytes));
-    sends.push_back(end(0).isend(1, {.tag = 1, .key = static_cast<uint32_t>(i)},
-                                 {regions.back()->data(), kPartBytes}));
+    regions.push_back(transport(0).allocate(kPartBytes));
+    sends.push_back(transport(0).isend(1, {.tag = 1, .key = static_cast<uint32_t>(i)},
+                                       {regions.back()->data(), kPartBytes}));
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   aborting.join();
-  EXPECT_EQ(end(1).test(recv), TransferState::failed);
-  EXPECT_FALSE(end(1).take_event());  // rank 0 is not lost
+  EXPECT_EQ(transport(1).test(recv), TransferState::failed);
+  EXPECT_FALSE(transport(1).take_event());  // rank 0 is as well as before
   close(1);
-  for (const auto send : sends) EXPECT_NE(finish(end(0), send), TransferState::pending);
+  for (const auto send : sends) EXPECT_NE(finish(transport(0), send), TransferState::pending);
 }
 
 // The memory of a killed rank disappears before its peers can detect the death. They may then find
@@ -251,18 +251,18 @@ TEST_P(UcxPut, MemoryThatIsAnnouncedDuringAnAbortIsLeftAlone) {
 TEST_P(UcxPut, AKeyWhoseMemoryIsGoneIsALostPeer) {
   open(2);
   std::vector<std::byte> to(kPartBytes);
-  auto memory = end(0).allocate(kPartBytes);
-  const Ticket recv = end(1).irecv(0, 1, 0, to);
-  const Ticket send = end(0).isend(1, {.tag = 1, .key = 0}, {memory->data(), kPartBytes});
+  auto memory = transport(0).allocate(kPartBytes);
+  const Ticket recv = transport(1).irecv(0, 1, 0, to);
+  const Ticket send = transport(0).isend(1, {.tag = 1, .key = 0}, {memory->data(), kPartBytes});
   memory.reset();
-  EXPECT_EQ(finish(end(1), recv), TransferState::failed);
-  const auto event = end(1).take_event();
+  EXPECT_EQ(finish(transport(1), recv), TransferState::failed);
+  const auto event = transport(1).take_event();
   ASSERT_TRUE(event);
   EXPECT_EQ(event->peer, 0);
   EXPECT_EQ(event->kind, PeerEvent::Kind::lost);
   EXPECT_EQ(event->detail, "UCX cannot attach its memory: Connection reset by remote peer");
-  end(0).abort(Error(ErrorCode::peer_lost, "test"));
-  EXPECT_EQ(finish(end(0), send), TransferState::failed);
+  transport(0).abort(Error(ErrorCode::peer_lost, "test"));
+  EXPECT_EQ(finish(transport(0), send), TransferState::failed);
 }
 
 // With this UCX transport, a peer could not keep memory alive while UCX attaches it. Memory is
@@ -272,7 +272,7 @@ class UcxUnmapped : public UcxPut {};
 TEST_P(UcxUnmapped, NothingIsAttached) {
   open(2);
   const int before = attached();
-  const auto from = end(0).allocate(kRoom), to = end(1).allocate(kRoom);
+  const auto from = transport(0).allocate(kRoom), to = transport(1).allocate(kRoom);
   exchange(kSizes, from->data(), to->data());
   EXPECT_EQ(attached(), before + 2);  // their owners' alone
 }
@@ -282,12 +282,13 @@ class UcxView : public TransportConformance {
   // Rank 1 views a message in rank 0's region without a copy.
   void lend(bool for_results = false) {
     open(2);
-    region_ = end(0).allocate(sent_.size());
+    region_ = transport(0).allocate(sent_.size());
     std::copy(sent_.begin(), sent_.end(), region_->data());
-    send_ = end(0).isend(1, {.tag = 1, .is_lent = for_results}, {region_->data(), sent_.size()});
-    recv_ = end(1).irecv_view(0, 1, 0, received_);
-    ASSERT_EQ(finish(end(1), recv_), TransferState::done);
-    view_ = end(1).view(recv_);
+    send_ =
+        transport(0).isend(1, {.tag = 1, .is_lent = for_results}, {region_->data(), sent_.size()});
+    recv_ = transport(1).irecv_view(0, 1, 0, received_);
+    ASSERT_EQ(finish(transport(1), recv_), TransferState::done);
+    view_ = transport(1).view(recv_);
     ASSERT_NE(view_, nullptr);
     ASSERT_TRUE(is_there());
   }
@@ -304,28 +305,28 @@ TEST_P(UcxView, CopiesNothing) {
   lend();
   region_->data()[0] ^= std::byte{1};
   EXPECT_EQ(view_[0], region_->data()[0]);
-  EXPECT_TRUE(end(1).give_back(recv_));
-  EXPECT_EQ(finish(end(0), send_), TransferState::done);
+  EXPECT_TRUE(transport(1).give_back(recv_));
+  EXPECT_EQ(finish(transport(0), send_), TransferState::done);
   EXPECT_EQ(std::count(received_.begin(), received_.end(), std::byte{0x55}),
             static_cast<std::ptrdiff_t>(received_.size()));
 }
 
 TEST_P(UcxView, ResultsLieWhereTheyWereLentFrom) {
   lend(true);
-  const auto loan = end(1).loan(recv_);
+  const auto loan = transport(1).loan(recv_);
   ASSERT_EQ(loan.data, view_);
   std::fill_n(loan.data, sent_.size(), std::byte{0x11});
-  EXPECT_TRUE(end(1).give_back(recv_));
-  EXPECT_EQ(finish(end(0), send_), TransferState::done);
+  EXPECT_TRUE(transport(1).give_back(recv_));
+  EXPECT_EQ(finish(transport(0), send_), TransferState::done);
   // loan.place says that the result is in the lent memory already, so it is not moved. A receive
   // into other memory is copied.
   for (const bool is_there : {true, false}) {
     std::vector<std::byte> other(sent_.size());
     const std::span target(is_there ? region_->data() : other.data(), sent_.size());
-    const auto send = end(1).isend(0, {.tag = 2, .place = loan.place}, sent_);
-    const auto recv = end(0).irecv(1, 2, 0, target);
-    EXPECT_EQ(finish(end(0), recv), TransferState::done);
-    EXPECT_EQ(finish(end(1), send), TransferState::done);
+    const auto send = transport(1).isend(0, {.tag = 2, .place = loan.place}, sent_);
+    const auto recv = transport(0).irecv(1, 2, 0, target);
+    EXPECT_EQ(finish(transport(0), recv), TransferState::done);
+    EXPECT_EQ(finish(transport(1), send), TransferState::done);
     const auto wanted = is_there ? std::vector(sent_.size(), std::byte{0x11}) : sent_;
     EXPECT_TRUE(std::equal(target.begin(), target.end(), wanted.begin())) << is_there;
   }
@@ -333,49 +334,49 @@ TEST_P(UcxView, ResultsLieWhereTheyWereLentFrom) {
 
 TEST_P(UcxView, MayNotBeOverwrittenUnasked) {
   lend();
-  EXPECT_EQ(end(1).loan(recv_).data, nullptr);
+  EXPECT_EQ(transport(1).loan(recv_).data, nullptr);
 }
 
 TEST_P(UcxView, MayNotBeOverwrittenOnceItsSenderAborted) {
   lend(true);
-  end(0).abort(Error(ErrorCode::peer_lost, "test"));
-  end(0).progress();
-  EXPECT_EQ(end(1).loan(recv_).data, nullptr);
-  EXPECT_FALSE(end(1).give_back(recv_));
+  transport(0).abort(Error(ErrorCode::peer_lost, "test"));
+  transport(0).progress();
+  EXPECT_EQ(transport(1).loan(recv_).data, nullptr);
+  EXPECT_FALSE(transport(1).give_back(recv_));
 }
 
 TEST_P(UcxView, WhoAbortsWaitsForWhoWrites) {
   lend(true);
-  ASSERT_NE(end(1).loan(recv_).data, nullptr);
-  end(0).abort(Error(ErrorCode::peer_lost, "test"));
+  ASSERT_NE(transport(1).loan(recv_).data, nullptr);
+  transport(0).abort(Error(ErrorCode::peer_lost, "test"));
   std::atomic<bool> has_ended{false};
   std::thread aborting([&] {
-    end(0).progress();
+    transport(0).progress();
     has_ended = true;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(has_ended);
-  EXPECT_FALSE(end(1).give_back(recv_));
+  EXPECT_FALSE(transport(1).give_back(recv_));
   aborting.join();
 }
 
 TEST_P(UcxView, OtherMemoryIsPut) {
   open(2);
-  const auto send = end(0).isend(1, {.tag = 1, .key = 0}, sent_);
-  const auto recv = end(1).irecv_view(0, 1, 0, received_);
-  EXPECT_EQ(finish(end(1), recv), TransferState::done);
-  EXPECT_EQ(end(1).view(recv), nullptr);
-  EXPECT_EQ(finish(end(0), send), TransferState::done);
+  const auto send = transport(0).isend(1, {.tag = 1, .key = 0}, sent_);
+  const auto recv = transport(1).irecv_view(0, 1, 0, received_);
+  EXPECT_EQ(finish(transport(1), recv), TransferState::done);
+  EXPECT_EQ(transport(1).view(recv), nullptr);
+  EXPECT_EQ(finish(transport(0), send), TransferState::done);
   EXPECT_TRUE(sent_ == received_);
 }
 
 TEST_P(UcxView, ACancelledSendWaitsForItsReader) {
   lend();
-  end(0).cancel(send_);
+  transport(0).cancel(send_);
   settle();
-  EXPECT_EQ(end(0).test(send_), TransferState::pending);
-  EXPECT_TRUE(end(1).give_back(recv_));
-  EXPECT_NE(finish(end(0), send_), TransferState::pending);
+  EXPECT_EQ(transport(0).test(send_), TransferState::pending);
+  EXPECT_TRUE(transport(1).give_back(recv_));
+  EXPECT_NE(finish(transport(0), send_), TransferState::pending);
 }
 
 TEST_P(UcxView, StaysMappedWhenItsSenderIsLost) {
@@ -383,9 +384,9 @@ TEST_P(UcxView, StaysMappedWhenItsSenderIsLost) {
   lend();
   close(0);
   region_.reset();
-  EXPECT_EQ(wait_event(end(1))->peer, 0);
+  EXPECT_EQ(wait_event(transport(1))->peer, 0);
   EXPECT_TRUE(is_there());
-  EXPECT_FALSE(end(1).give_back(recv_));
+  EXPECT_FALSE(transport(1).give_back(recv_));
   close(1);
   EXPECT_EQ(attached(), before);
 }
@@ -393,34 +394,34 @@ TEST_P(UcxView, StaysMappedWhenItsSenderIsLost) {
 // The reader makes no progress, and learns of the abort without any message.
 TEST_P(UcxView, MeansNothingOnceItsSenderAborted) {
   lend();
-  end(0).abort(Error(ErrorCode::peer_lost, "test"));
-  EXPECT_EQ(end(0).test(send_), TransferState::pending);
-  for (int i = 0; i < 100; ++i) end(0).progress();
-  EXPECT_EQ(end(0).test(send_), TransferState::failed);
-  EXPECT_FALSE(end(1).give_back(recv_));
+  transport(0).abort(Error(ErrorCode::peer_lost, "test"));
+  EXPECT_EQ(transport(0).test(send_), TransferState::pending);
+  for (int i = 0; i < 100; ++i) transport(0).progress();
+  EXPECT_EQ(transport(0).test(send_), TransferState::failed);
+  EXPECT_FALSE(transport(1).give_back(recv_));
 }
 
 TEST_P(UcxView, MeansNothingToWhoWasGivenUp) {
   lend();
   // Rank 1 leaves while it still views the message.
-  end(1).goodbye(0);
-  EXPECT_EQ(wait_event(end(0))->peer, 1);
-  EXPECT_EQ(end(0).test(send_), TransferState::failed);
-  EXPECT_FALSE(end(1).give_back(recv_));
+  transport(1).goodbye(0);
+  EXPECT_EQ(wait_event(transport(0))->peer, 1);
+  EXPECT_EQ(transport(0).test(send_), TransferState::failed);
+  EXPECT_FALSE(transport(1).give_back(recv_));
 }
 
 TEST_P(UcxView, TakesRegionsThatComeAndGo) {
   open(2);
   const int before = attached();
   for (int round = 0; round < 5; ++round) {
-    auto region = end(0).allocate(sent_.size());
+    auto region = transport(0).allocate(sent_.size());
     std::copy(sent_.begin(), sent_.end(), region->data());
-    const auto recv = end(1).irecv_view(0, 1, 0, received_);
-    const auto send = end(0).isend(1, {.tag = 1, .key = 0}, {region->data(), sent_.size()});
-    ASSERT_EQ(finish(end(1), recv), TransferState::done);
-    ASSERT_NE(end(1).view(recv), nullptr);
-    EXPECT_TRUE(end(1).give_back(recv));
-    EXPECT_EQ(finish(end(0), send), TransferState::done);
+    const auto recv = transport(1).irecv_view(0, 1, 0, received_);
+    const auto send = transport(0).isend(1, {.tag = 1, .key = 0}, {region->data(), sent_.size()});
+    ASSERT_EQ(finish(transport(1), recv), TransferState::done);
+    ASSERT_NE(transport(1).view(recv), nullptr);
+    EXPECT_TRUE(transport(1).give_back(recv));
+    EXPECT_EQ(finish(transport(0), send), TransferState::done);
     EXPECT_EQ(attached(), before + 2);
     region.reset();
     EXPECT_TRUE(until([&] { return attached() == before; }));

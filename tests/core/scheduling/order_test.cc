@@ -59,7 +59,7 @@ class SubmittedAtOnce : public testing::Test {
   void make_pairs(CollectiveKind kind = CollectiveKind::send) {
     submit_all(kind);
     WireWriter answers;
-    const NameCache nobody_knows(0);
+    const NameCache empty_cache(0);
     for (int i = 0; i < kNames; ++i) {
       Response response;
       response.name = names_[static_cast<size_t>(i)];
@@ -69,7 +69,7 @@ class SubmittedAtOnce : public testing::Test {
           kind == CollectiveKind::send ? std::vector<int64_t>{1, 0} : std::vector<int64_t>{0, 1};
       response.pair = i;
       answers.put(static_cast<uint8_t>(AnswerType::response));
-      encode_response(answers, response, nobody_knows);
+      encode_response(answers, response, empty_cache);
     }
     scheduler_->on_answers(WireReader(answers.bytes()), now_);
     sent_.clear();
@@ -124,14 +124,14 @@ class SubmittedAtOnce : public testing::Test {
   std::vector<std::string> names_requested() {
     std::vector<std::string> names;
     requests_.clear();
-    const NameCache nobody_knows(0);
+    const NameCache empty_cache(0);
     for (const auto& message : sent_) {
       WireReader reader(message);
       if (reader.enumeration<MessageType>(kMessageTypeCount) != MessageType::requests) continue;
       while (!reader.at_end()) {
         Request request;
         int64_t unknown = 0;
-        EXPECT_TRUE(decode_request(reader, nobody_knows, request, unknown));
+        EXPECT_TRUE(decode_request(reader, empty_cache, request, unknown));
         names.push_back(request.join ? "join" : request.name);
         requests_.push_back(request);
       }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "tools/bench/cases/cases.h"
 #include "tutti/base/text.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tools/bench/cases/cases.h"
 #include "tools/bench/workload/gradient_set.h"

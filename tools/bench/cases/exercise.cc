@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 
 namespace tutti::bench {

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <time.h>
 
-#include <algorithm>
-
 #include "tools/bench/cases/cases.h"
 #include "tools/bench/cases/gradient_step.h"
 #include "tools/bench/report/figures.h"

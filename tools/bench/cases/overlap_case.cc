@@ -1,7 +1,6 @@
 // Measures how much of the gradients' communication is not hidden by a backward pass.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "tutti/adapters/nn/kernels/layer_reference.h"
+#include "tests/nn/reference/layer_reference.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tutti/adapters/nn/kernels/layer_reference.h"
+#include "tests/nn/reference/layer_reference.h"
 
 namespace tutti::reference {
 namespace {

@@ -1,4 +1,4 @@
-// Replaces fused_optimizer_case.cc and sharded_case.cc if tutti::nn is not built.
+// Replaces optimizer_cases.cc if tutti::nn is not built.
 #include "tools/bench/cases/cases.h"
 #include "tutti/base/error.h"
 
