@@ -87,8 +87,10 @@ TEST(Settings, AreRead) {
 }
 
 TEST(Settings, RefuseGarbageInOneLine) {
-  const auto line = [](const std::string& variable, const std::string& text) {
-    return refusal([&] { read({{variable, text}}); });
+  const auto line = [](const std::string& variable, const std::string& text) -> std::string {
+    const auto error = test::error_of([&] { read({{variable, text}}); });
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
   };
   EXPECT_EQ(line("TUTTI_FUSION_BYTES", "64MBB"),
             "TUTTI_FUSION_BYTES=64MBB is not a size (expected digits and an optional K, M or G); "
