@@ -22,7 +22,7 @@ GradientArena::Array array_from(const tutti_array_t* given) {
       read_sized(given, tutti_array_t TUTTI_ARRAY, "an array of an arena", "TUTTI_ARRAY");
   need(array.name, "an array's name");
   if (array.reserved != 0)
-    throw refused(fmt::format("{}: reserved is {} (want 0); start from TUTTI_ARRAY", array.name,
+    throw refused(fmt::format("{}: reserved is {} (expected 0); start from TUTTI_ARRAY", array.name,
                               array.reserved));
   GradientArena::Array result;
   result.name = array.name;

@@ -121,7 +121,7 @@ unsigned given_fields(const tutti_call_t& call) {
   for (size_t i = 0; i < kFieldNames.size(); ++i)
     if (const unsigned field = 1U << i; (given & ~meaningful & field) != 0)
       throw refused(form, call,
-                    fmt::format("{} has no meaning here (want {})", kFieldNames[i],
+                    fmt::format("{} has no meaning here (expected {})", kFieldNames[i],
                                 (kNumbers & field) != 0 ? "0" : "NULL"));
   if ((given & kHandle) != 0)
     throw refused(form, call, "it has a name and a handle; give one of the two");
@@ -133,7 +133,7 @@ unsigned given_fields(const tutti_call_t& call) {
 void check(Form form, const tutti_call_t& call) {
   if (call.kind < 0 || call.kind >= kCallKindCount)
     throw c::refused(
-        fmt::format("{} is no kind of call (want 0 to {})", call.kind, kCallKindCount - 1));
+        fmt::format("{} is not a kind of call (expected 0 to {})", call.kind, kCallKindCount - 1));
   const unsigned meaningful = kMeaningful[form][static_cast<size_t>(call.kind)];
   const unsigned given = given_fields(call), key = given & (kName | kHandle);
   const bool has_key = key == kName || key == kHandle, needs_key = (meaningful & kName) != 0;

@@ -38,7 +38,8 @@ int tutti_region_export(tutti_region_t region, tutti_region_handle_t* handle) {
     need(handle, "handle");
     const size_t size = handle->struct_size;
     if (size < sizeof size)
-      throw refused(fmt::format("struct_size of the handle is {} (want {})", size, sizeof *handle));
+      throw refused(
+          fmt::format("struct_size of the handle is {} (expected {})", size, sizeof *handle));
     const auto found = region->region.handle();
     const tutti_region_handle_t all = {std::min(size, sizeof all), static_cast<int32_t>(found.kind),
                                        found.descriptor, found.offset, found.bytes};

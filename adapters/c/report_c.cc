@@ -15,7 +15,7 @@ namespace {
 Clock::time_point time_from(double seconds, const char* what) {
   // A nanosecond clock can count about three centuries.
   if (!(seconds >= 0 && seconds < 9e9))
-    throw refused(fmt::format("{} is {} (want seconds of CLOCK_MONOTONIC)", what, seconds));
+    throw refused(fmt::format("{} is {} (expected seconds of CLOCK_MONOTONIC)", what, seconds));
   return Clock::time_point(
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
 }
@@ -32,8 +32,8 @@ int tutti_get_statistics(tutti_comm_t comm, tutti_statistics_t* statistics) {
     need(statistics, "statistics");
     const size_t size = statistics->struct_size;
     if (size < sizeof size)
-      throw refused(
-          fmt::format("struct_size of the statistics is {} (want {})", size, sizeof *statistics));
+      throw refused(fmt::format("struct_size of the statistics is {} (expected {})", size,
+                                sizeof *statistics));
     const auto now = communicator_of(comm).statistics();
     const tutti_statistics_t all = {
         .struct_size = std::min(size, sizeof all),

@@ -25,7 +25,7 @@ Struct read_sized(const Struct* given, Struct defaults, const char* what, const 
   constexpr size_t kLongest = 64 << 10;
   if (size < sizeof size || size % alignof(Struct) != 0 || size > kLongest)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("struct_size of {} is {} (want {}); start from {}", what, size,
+                fmt::format("struct_size of {} is {} (expected {}); start from {}", what, size,
                             sizeof *given, start_from));
   const auto* bytes = reinterpret_cast<const std::byte*>(given);
   const auto* unknown = std::find_if(bytes + std::min(size, sizeof *given), bytes + size,

@@ -38,7 +38,8 @@ int keep_current_exception() noexcept {
     } catch (const std::exception& exception) {
       return keep_error(Error(ErrorCode::internal, exception.what()));
     } catch (...) {
-      return keep_error(Error(ErrorCode::internal, "something threw what is no std::exception"));
+      return keep_error(
+          Error(ErrorCode::internal, "something threw an object that is not a std::exception"));
     }
   } catch (...) {
     last_error = {};

@@ -123,10 +123,11 @@ class ProgramStore final : public Store {
           expected ? expected->size() : 0, desired.data(), desired.size(), &found);
     });
     if (!found.bytes)
-      throw Error(ErrorCode::unavailable,
-                  fmt::format("the program's store: compare_set of \"{}\" gave no value (want the "
-                              "one that stands, by tutti_value_set)",
-                              key));
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("the program's store: compare_set of \"{}\" gave no value (expected the "
+                      "current one, by tutti_value_set)",
+                      key));
     return *std::move(found.bytes);
   }
 

@@ -25,7 +25,7 @@ void apply_settings(const char* const* settings, size_t count, Options& options)
     const std::string_view line = settings[i];
     const auto equals = line.find('=');
     if (equals == line.npos)
-      throw refused(fmt::format("\"{}\" is no setting (want name=value)", line));
+      throw refused(fmt::format("\"{}\" is not a setting (expected name=value)", line));
     std::string name = "TUTTI_";
     for (const char letter : line.substr(0, equals))
       name += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));

@@ -13,26 +13,27 @@ Communicator& communicator_of(tutti_comm_t comm) {
 
 DataType dtype_from(int dtype) {
   if (dtype < 0 || dtype >= kDataTypeCount)
-    throw refused(fmt::format("{} is no dtype (want 0 to {})", dtype, kDataTypeCount - 1));
+    throw refused(fmt::format("{} is not a dtype (expected 0 to {})", dtype, kDataTypeCount - 1));
   return static_cast<DataType>(dtype);
 }
 
 ReduceOp op_from(int op) {
   if (op < 0 || op >= kReduceOpCount)
-    throw refused(fmt::format("{} is no op (want 0 to {})", op, kReduceOpCount - 1));
+    throw refused(fmt::format("{} is not an op (expected 0 to {})", op, kReduceOpCount - 1));
   return static_cast<ReduceOp>(op);
 }
 
 Device device_from(int device, int index, const char* what) {
   if (device != TUTTI_CPU && device != TUTTI_CUDA)
-    throw refused(fmt::format("{} lies on device {} (want TUTTI_CPU or TUTTI_CUDA)", what, device));
+    throw refused(
+        fmt::format("{} lies on device {} (expected TUTTI_CPU or TUTTI_CUDA)", what, device));
   return {static_cast<DeviceKind>(device), index};
 }
 
 Shape shape_from(const int64_t* extents, int dimensions, const char* what) {
   if (dimensions < 0 || dimensions > TUTTI_MAX_DIMENSIONS)
-    throw refused(
-        fmt::format("{} has {} dimensions (want 0 to {})", what, dimensions, TUTTI_MAX_DIMENSIONS));
+    throw refused(fmt::format("{} has {} dimensions (expected 0 to {})", what, dimensions,
+                              TUTTI_MAX_DIMENSIONS));
   if (dimensions == 1) return {extents[0]};
   return Shape(std::span(extents, static_cast<size_t>(dimensions)));
 }
@@ -61,7 +62,7 @@ const tutti_reduce_options_t& read_options(const tutti_reduce_options_t* given,
                                    "the options", "TUTTI_REDUCE_OPTIONS");
   if (options.reserved != 0)
     throw refused(
-        fmt::format("reserved of the options is {} (want 0); start from "
+        fmt::format("reserved of the options is {} (expected 0); start from "
                     "TUTTI_REDUCE_OPTIONS",
                     options.reserved));
   return options;

@@ -34,54 +34,54 @@ const char* check_call_fields(tutti_comm_t comm) {
     const tutti_call_t* call;
     const char* text;
   } started[] = {
-      {CALL(-1), "-1 is no kind of call (want 0 to 12)"},
-      {CALL(13), "13 is no kind of call (want 0 to 12)"},
+      {CALL(-1), "-1 is not a kind of call (expected 0 to 12)"},
+      {CALL(13), "13 is not a kind of call (expected 0 to 12)"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .root = 2),
-       "allreduce \"w\": root has no meaning here (want 0)"},
+       "allreduce \"w\": root has no meaning here (expected 0)"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .order = 1),
-       "allreduce \"w\": order has no meaning here (want 0)"},
+       "allreduce \"w\": order has no meaning here (expected 0)"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .flags = 1),
-       "allreduce \"w\": flags has no meaning here (want 0)"},
+       "allreduce \"w\": flags has no meaning here (expected 0)"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .rows = rows),
-       "allreduce \"w\": rows has no meaning here (want NULL)"},
+       "allreduce \"w\": rows has no meaning here (expected NULL)"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .values = &some),
-       "allreduce \"w\": values has no meaning here (want NULL)"},
+       "allreduce \"w\": values has no meaning here (expected NULL)"},
       {CALL(TUTTI_ALLGATHER, .name = "w", .input = &some, .rows = rows),
-       "allgather \"w\": rows has no meaning here (want NULL)"},
+       "allgather \"w\": rows has no meaning here (expected NULL)"},
       {CALL(TUTTI_ALLGATHER, .name = "w", .input = &some, .options = &mean),
-       "allgather \"w\": options has no meaning here (want NULL)"},
+       "allgather \"w\": options has no meaning here (expected NULL)"},
       {CALL(TUTTI_BROADCAST, .handle = handle, .input = &some, .rows = rows),
-       "broadcast \"by handle\": rows has no meaning here (want NULL)"},
+       "broadcast \"by handle\": rows has no meaning here (expected NULL)"},
       {CALL(TUTTI_BROADCAST, .name = "w", .input = &some, .options = &mean),
-       "broadcast \"w\": options has no meaning here (want NULL)"},
+       "broadcast \"w\": options has no meaning here (expected NULL)"},
       {CALL(TUTTI_REDUCE, .name = "w", .input = &some, .rows = rows),
-       "reduce \"w\": rows has no meaning here (want NULL)"},
+       "reduce \"w\": rows has no meaning here (expected NULL)"},
       {CALL(TUTTI_REDUCE, .name = "w", .input = &some, .options = &scaled),
        "reduce \"w\": prescale of the options has no meaning here; leave it as "
        "TUTTI_REDUCE_OPTIONS sets it"},
       {CALL(TUTTI_GATHER, .name = "w", .input = &some, .rows = rows),
-       "gather \"w\": rows has no meaning here (want NULL)"},
+       "gather \"w\": rows has no meaning here (expected NULL)"},
       {CALL(TUTTI_SCATTER, .name = "w", .input = &some, .options = &mean),
-       "scatter \"w\": options has no meaning here (want NULL)"},
+       "scatter \"w\": options has no meaning here (expected NULL)"},
       {CALL(TUTTI_REDUCE_SCATTER, .name = "w", .input = &some, .root = 1),
-       "reduce_scatter \"w\": root has no meaning here (want 0)"},
+       "reduce_scatter \"w\": root has no meaning here (expected 0)"},
       {CALL(TUTTI_ALLTOALL, .name = "w", .input = &some, .root = -1),
-       "alltoall \"w\": root has no meaning here (want 0)"},
+       "alltoall \"w\": root has no meaning here (expected 0)"},
       {CALL(TUTTI_SEND, .name = "w", .input = &some, .output = &some),
-       "send \"w\": output has no meaning here (want NULL)"},
+       "send \"w\": output has no meaning here (expected NULL)"},
       {CALL(TUTTI_SEND, .name = "w", .input = &some, .options = &mean),
-       "send \"w\": options has no meaning here (want NULL)"},
+       "send \"w\": options has no meaning here (expected NULL)"},
       {CALL(TUTTI_RECV, .name = "w", .input = &some),
-       "recv \"w\": input has no meaning here (want NULL)"},
+       "recv \"w\": input has no meaning here (expected NULL)"},
       {CALL(TUTTI_BARRIER, .name = "w", .input = &some),
-       "barrier \"w\": input has no meaning here (want NULL)"},
-      {CALL(TUTTI_JOIN, .name = "w"), "join \"w\": name has no meaning here (want NULL)"},
+       "barrier \"w\": input has no meaning here (expected NULL)"},
+      {CALL(TUTTI_JOIN, .name = "w"), "join \"w\": name has no meaning here (expected NULL)"},
       {CALL(TUTTI_JOIN, .handle = handle),
-       "join \"by handle\": handle has no meaning here (want NULL)"},
+       "join \"by handle\": handle has no meaning here (expected NULL)"},
       {CALL(TUTTI_SPARSE_ALLREDUCE, .name = "w", .input = &some, .output = &some),
-       "sparse_allreduce \"w\": output has no meaning here (want NULL)"},
+       "sparse_allreduce \"w\": output has no meaning here (expected NULL)"},
       {CALL(TUTTI_SPARSE_ALLREDUCE, .handle = handle, .input = &some, .values = &some),
-       "sparse_allreduce \"by handle\": handle has no meaning here (want NULL)"},
+       "sparse_allreduce \"by handle\": handle has no meaning here (expected NULL)"},
       {CALL(TUTTI_SPARSE_ALLREDUCE, .name = "w", .input = &some, .values = &some,
             .options = &urgent),
        "sparse_allreduce \"w\": priority of the options has no meaning here; leave it as "
@@ -114,12 +114,12 @@ const char* check_call_fields(tutti_comm_t comm) {
     const tutti_call_t* call;
     const char* text;
   } blocking[] = {
-      {CALL(99), "99 is no kind of call (want 0 to 12)"},
+      {CALL(99), "99 is not a kind of call (expected 0 to 12)"},
       {CALL(TUTTI_JOIN), "blocking join: there is no such call; start it by tutti_start()"},
       {CALL(TUTTI_SPARSE_ALLREDUCE, .name = "w"),
        "blocking sparse_allreduce \"w\": there is no such call; start it by tutti_start()"},
       {CALL(TUTTI_ALLREDUCE, .handle = handle, .input = &some),
-       "blocking allreduce \"by handle\": handle has no meaning here (want NULL)"},
+       "blocking allreduce \"by handle\": handle has no meaning here (expected NULL)"},
       {CALL(TUTTI_ALLREDUCE, .input = &some), "blocking allreduce: name must not be NULL"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .options = &scaled_after),
        "blocking allreduce \"w\": postscale of the options has no meaning here; leave it as "
@@ -128,11 +128,11 @@ const char* check_call_fields(tutti_comm_t comm) {
        "blocking reduce_scatter \"w\": wire of the options has no meaning here; leave it as "
        "TUTTI_REDUCE_OPTIONS sets it"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .flags = (uint64_t)1 << 40),
-       "blocking allreduce \"w\": flags has no meaning here (want 0)"},
+       "blocking allreduce \"w\": flags has no meaning here (expected 0)"},
       {CALL(TUTTI_ALLTOALL, .name = "w", .input = &some, .output = &some, .rows = rows),
-       "blocking alltoall \"w\": rows has no meaning here (want NULL)"},
+       "blocking alltoall \"w\": rows has no meaning here (expected NULL)"},
       {CALL(TUTTI_BARRIER, .name = "w"),
-       "blocking barrier \"w\": name has no meaning here (want NULL)"},
+       "blocking barrier \"w\": name has no meaning here (expected NULL)"},
       {CALL(TUTTI_ALLGATHER, .name = "w", .input = &some), "output must not be NULL"},
   };
   for (size_t i = 0; i < sizeof blocking / sizeof *blocking; ++i)
@@ -184,7 +184,7 @@ const char* check_struct_sizes(tutti_comm_t comm) {
   reserved.reserved = 5;
   EXPECT(START(NULL, TUTTI_ALLREDUCE, .name = "reserved", .input = &tensor, .output = &tensor,
                .options = &reserved) == TUTTI_INVALID_ARGUMENT);
-  EXPECT(strstr(tutti_last_error(), "reserved of the options is 5 (want 0)") != NULL);
+  EXPECT(strstr(tutti_last_error(), "reserved of the options is 5 (expected 0)") != NULL);
   reserved.struct_size = offsetof(tutti_reduce_options_t, priority);
   EXPECT_OK(START(NULL, TUTTI_ALLREDUCE, .name = "reserved", .input = &tensor, .output = &tensor,
                   .options = &reserved));
@@ -308,14 +308,14 @@ const char* check_groups(tutti_comm_t comm) {
               "grouped allgather \"p\": work must not be NULL: the result is its output"));
   calls[1].rows = rows;
   EXPECT(says(tutti_start_group(comm, "g", calls, 2, &work),
-              "grouped allgather \"q\": rows has no meaning here (want NULL)"));
+              "grouped allgather \"q\": rows has no meaning here (expected NULL)"));
   calls[0].kind = TUTTI_BROADCAST;
   EXPECT(says(tutti_start_group(comm, "g", calls, 2, &work),
               "grouped broadcast \"p\": there is no such call; start it by tutti_start()"));
   calls[0] = fresh[0];
   EXPECT_OK(tutti_declare(comm, "p", &tensors[0], &calls[0].handle));
   EXPECT(says(tutti_start_group(comm, "g", calls, 2, &work),
-              "grouped allreduce \"p\": handle has no meaning here (want NULL)"));
+              "grouped allreduce \"p\": handle has no meaning here (expected NULL)"));
   calls[0].handle = NULL;
   calls[0].name = NULL;
   EXPECT(says(tutti_start_group(comm, "g", calls, 2, &work),

@@ -190,11 +190,11 @@ const char* check_arena(tutti_comm_t comm) {
     const char* text;
   } wrong[7] = {{TUTTI_ARRAY, "an arena is in host memory"},
                 {TUTTI_ARRAY, "strides"},
-                {TUTTI_ARRAY, "99 is no dtype (want 0 to 13)"},
-                {TUTTI_ARRAY, "a has 9 dimensions (want 0 to 8)"},
+                {TUTTI_ARRAY, "99 is not a dtype (expected 0 to 13)"},
+                {TUTTI_ARRAY, "a has 9 dimensions (expected 0 to 8)"},
                 {TUTTI_ARRAY, "an array's name must not be NULL"},
-                {TUTTI_ARRAY, "struct_size of an array of an arena is 0 (want "},
-                {TUTTI_ARRAY, "a: reserved is 1 (want 0); start from TUTTI_ARRAY"}};
+                {TUTTI_ARRAY, "struct_size of an array of an arena is 0 (expected "},
+                {TUTTI_ARRAY, "a: reserved is 1 (expected 0); start from TUTTI_ARRAY"}};
   for (int i = 0; i < 7; ++i) {
     wrong[i].array.name = "a";
     wrong[i].array.dimensions = 4;
@@ -374,11 +374,11 @@ const char* check_refusals(tutti_comm_t comm) {
   EXPECT(refused(tutti_allreduce(comm, NULL, &good, TUTTI_SUM, NULL), "name must not be NULL"));
   EXPECT(refused(tutti_allreduce(comm, "", &good, TUTTI_SUM, NULL), "name"));
   EXPECT(refused(tutti_allreduce(comm, "a", NULL, TUTTI_SUM, NULL), "input must not be NULL"));
-  EXPECT(refused(tutti_allreduce(comm, "a", &good, 8, NULL), "8 is no op (want 0 to 7)"));
-  EXPECT(refused(tutti_allreduce(comm, "a", &good, -1, NULL), "-1 is no op"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &good, 8, NULL), "8 is not an op (expected 0 to 7)"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &good, -1, NULL), "-1 is not an op"));
   bad = tutti_vector(&value, 1, 14);
-  EXPECT(
-      refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "14 is no dtype (want 0 to 13)"));
+  EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL),
+                 "14 is not a dtype (expected 0 to 13)"));
   EXPECT(tutti_tensor_bytes(&bad) == -1 && tutti_tensor_bytes(NULL) == -1);
   bad = tutti_vector(&value, -1, TUTTI_F32);
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL), "-1"));
@@ -387,17 +387,17 @@ const char* check_refusals(tutti_comm_t comm) {
   bad = good;
   bad.dimensions = 9;
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL),
-                 "input has 9 dimensions (want 0 to 8)"));
+                 "input has 9 dimensions (expected 0 to 8)"));
   bad = good;
   bad.device = 5;
   EXPECT(refused(tutti_allreduce(comm, "a", &bad, TUTTI_SUM, NULL),
-                 "input lies on device 5 (want TUTTI_CPU or TUTTI_CUDA)"));
+                 "input lies on device 5 (expected TUTTI_CPU or TUTTI_CUDA)"));
 
   tutti_reduce_options_t options = TUTTI_REDUCE_OPTIONS;
   options.struct_size = 3;
   EXPECT(refused(START(NULL, TUTTI_ALLREDUCE, .name = "a", .input = &good, .output = &good,
                        .options = &options),
-                 "struct_size of the options is 3 (want "));
+                 "struct_size of the options is 3 (expected "));
   EXPECT(refused(tutti_broadcast(comm, "a", &good, tutti_size(comm), NULL), "does not exist"));
   EXPECT(
       refused(START(NULL, TUTTI_ALLGATHER, .name = "a", .input = &good), "work must not be NULL"));
@@ -424,7 +424,7 @@ const char* check_refusals(tutti_comm_t comm) {
   EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other), "TUTTI_FUSION_BYTES"));
   settings[0] = "fusion_bytes";
   EXPECT(refused(tutti_create_thread(0, 1, store, settings, 1, &other),
-                 "\"fusion_bytes\" is no setting (want name=value)"));
+                 "\"fusion_bytes\" is not a setting (expected name=value)"));
   EXPECT(refused(tutti_create_thread(2, 1, store, NULL, 0, &other), "rank 2"));
   EXPECT(refused(tutti_create_thread(0, 1, NULL, NULL, 0, &other), "store must not be NULL"));
   tutti_store_destroy(store);
@@ -461,7 +461,7 @@ const char* check_statistics(tutti_comm_t comm) {
   tutti_tensor_t tensor = tutti_vector(&value, 1, TUTTI_F32);
   tutti_statistics_t all = {0};
   EXPECT(tutti_get_statistics(comm, &all) == TUTTI_INVALID_ARGUMENT);
-  EXPECT(strstr(tutti_last_error(), "struct_size of the statistics is 0 (want ") != NULL);
+  EXPECT(strstr(tutti_last_error(), "struct_size of the statistics is 0 (expected ") != NULL);
   EXPECT_OK(tutti_allreduce(comm, "a", &tensor, TUTTI_SUM, NULL));
   all.struct_size = sizeof all;
   EXPECT_OK(tutti_get_statistics(comm, &all));

@@ -227,7 +227,7 @@ const char* check_timeline(tutti_comm_t comm) {
   EXPECT(tutti_timeline_span(comm, "turned", begin, begin - 1) == TUTTI_INVALID_ARGUMENT);
   EXPECT(strstr(tutti_last_error(), "\"turned\" ends 1 s before it begins") != NULL);
   EXPECT(tutti_timeline_span(comm, "never", -1, 1) == TUTTI_INVALID_ARGUMENT);
-  EXPECT(strstr(tutti_last_error(), "begin is -1 (want seconds of CLOCK_MONOTONIC)") != NULL);
+  EXPECT(strstr(tutti_last_error(), "begin is -1 (expected seconds of CLOCK_MONOTONIC)") != NULL);
   EXPECT(tutti_timeline_span(comm, NULL, begin, begin) == TUTTI_INVALID_ARGUMENT);
   EXPECT_OK(tutti_stop_timeline(comm));
   if (tutti_rank(comm) == 0) {

@@ -170,7 +170,7 @@ const char* check_more_places(tutti_comm_t comm) {
   EXPECT(values[0] == (float)size && values[99999] == (float)size);
   tutti_region_handle_t handle = {0};
   EXPECT(tutti_region_export(region, &handle) == TUTTI_INVALID_ARGUMENT);
-  EXPECT(strstr(tutti_last_error(), "struct_size of the handle is 0 (want ") != NULL);
+  EXPECT(strstr(tutti_last_error(), "struct_size of the handle is 0 (expected ") != NULL);
   handle.struct_size = sizeof handle;
   EXPECT_OK(tutti_region_export(region, &handle));
   EXPECT(size == 1 || (handle.kind == 1 && handle.bytes >= 400000));

@@ -98,7 +98,8 @@ void Run::run_thread() {
   } catch (const std::exception& error) {
     run.fail(fmt::format("{} threw: {}", run.thread_name(run.running_), error.what()));
   } catch (...) {
-    run.fail(fmt::format("{} threw what is no std::exception", run.thread_name(run.running_)));
+    run.fail(fmt::format("{} threw an object that is not a std::exception",
+                         run.thread_name(run.running_)));
   }
   run.end_thread();
 }
