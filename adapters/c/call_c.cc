@@ -10,7 +10,7 @@
 #include "tutti/adapters/c/status.h"
 #include "tutti/adapters/c/tutti.h"
 #include "tutti/adapters/c/values.h"
-#include "tutti/collectives/kinds.h"
+#include "tutti/collectives/collective.h"
 
 namespace tutti::c {
 

@@ -138,7 +138,7 @@ CheckpointFolder::~CheckpointFolder() {
   try {
     wait();
   } catch (const std::exception&) {
-    // A caller who needs the error calls wait().
+    // The error is dropped here. A caller who needs it calls wait().
   }
 }
 

@@ -14,7 +14,7 @@ class DurableFile {
   explicit DurableFile(const std::string& file);
   /// Writes all bytes, although the system takes at most 2 GiB per call.
   void write(const void* data, uint64_t bytes);
-  /// Writes the data that the system still caches to the disk.
+  /// Flushes to disk the data that is still in the system's cache.
   void finish();
   uint64_t bytes() const { return bytes_; }  // written
 

@@ -24,8 +24,8 @@ uint32_t big_endian(std::span<const std::byte> bytes, size_t at) {
   return value;
 }
 
-// Returns the extents in the header of an IDX file with `dimensions` dimensions of bytes. The data
-// follow the header.
+// Returns the extents in the header of an IDX file whose elements are bytes and which has
+// `dimensions` dimensions. The data follow the header.
 std::vector<int64_t> idx_extents(const std::string& file, std::span<const std::byte> bytes,
                                  uint32_t magic, size_t dimensions) {
   const size_t header = 4 + 4 * dimensions;

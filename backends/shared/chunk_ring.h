@@ -50,7 +50,8 @@ struct ChunkCall {
 /// are one transfer.
 template <class Sync>
 struct alignas(128) ChunkLineOf {
-  // number of the chunk whose input is in this slot, plus one; smaller if the rank gave it up
+  // number of the chunk whose input is in this slot, plus one. A rank that gives the chunk up
+  // stores a smaller number.
   typename Sync::template Atomic<uint64_t> in{0};
   // number of chunks that this rank no longer reads
   typename Sync::template Atomic<uint64_t> retired{0};

@@ -25,7 +25,7 @@ namespace tutti {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryPause(50);
-// The pause between two checks in the store whether another rank has failed.
+// The pause between two checks of the store for the failure of another rank.
 constexpr std::chrono::milliseconds kFailureCheck(200);
 // A peer may refuse connections for this time. A rank listens until all its peers are connected, so
 // a peer that refuses for longer has ended.

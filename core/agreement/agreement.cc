@@ -207,7 +207,7 @@ std::optional<Error> check_rows(const std::string& name, Voices voices, int size
             .with_rank(rank);
       }
     }
-    if (first == nullptr) return {};  // the root has joined; the negotiator reports that
+    if (first == nullptr) return {};  // the root called join(); the negotiator reports that
     const int64_t rows = first->signature.shape.rank() == 0 ? 1 : first->signature.shape[0];
     if (!first->rows.empty() &&
         (static_cast<int>(first->rows.size()) != size || sum(first->rows) != rows))

@@ -19,7 +19,8 @@ Engine::Submission::Submission(Engine& engine, std::string_view name)
     : engine_((engine.check_not_forked(name), engine)),
       lock_(engine.hand_over_.lock()),
       before_(engine.hand_over_.offered(lock_).operations.size()) {
-  // From here on the lock is held, so no call can begin after the door is closed.
+  // The lock is held until this Submission is destroyed. close() takes the same lock, so the engine
+  // stays open while the call adds its operations.
   engine.check_usable(lock_, name);
 }
 

@@ -174,7 +174,7 @@ class Node {
   Closing closing_;
   std::unique_ptr<Coordinator> coordinator_;  // only on rank 0
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<Entry*> deferred_;  // wait for Works before them on their streams
+  std::vector<Entry*> deferred_;  // must wait until earlier Works on their streams have ended
   std::deque<std::vector<std::byte>> loopback_;
   std::vector<Entry*> taken_, joining_;  // contents of the batch, used in take()
   std::vector<std::byte> message_;       // buffer used in handle_messages()

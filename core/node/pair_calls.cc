@@ -7,7 +7,7 @@
 namespace tutti {
 
 Error named(const Error& error, std::string_view name) {
-  name = name.substr(0, name.find('\n'));  // the peer may follow the name, see entry_key()
+  name = name.substr(0, name.find('\n'));  // cuts off the peer that entry_key() may append
   if (!error.tensor().empty() || name.empty()) return error;
   const bool is_prefixed =
       error.code() == ErrorCode::peer_left || error.code() == ErrorCode::closed;

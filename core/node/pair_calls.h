@@ -28,7 +28,8 @@ class PairCalls final : public Operation {
   void release() override;
   OperationState advance() override;
   void cancel() override;
-  /// Returns the error of the first part that failed with a reason, or null.
+  /// Returns the error of the first of these sends and receives that failed and has an error, or
+  /// null.
   const Error* failure() const override;
   bool lacks_ranks() const override;
 

@@ -40,10 +40,10 @@ enum class Phase : uint8_t {
 };
 inline constexpr int kPhaseCount = 7;
 
-/// An edge of the drawing: the phase before and the phase after.
+/// One arrow of the diagram above: the phase before and the phase after.
 using PhaseEdge = std::pair<Phase, Phase>;
 std::span<const PhaseEdge> phase_edges();
-/// Returns whether the drawing has an edge between these phases.
+/// Returns whether the diagram has an arrow between these phases.
 bool may_follow(Phase from, Phase to);
 std::string_view to_string(Phase phase);
 

@@ -120,9 +120,10 @@ struct Options {  // each field has an initializer, so that {.backend = "tcp"} g
 
   LauncherStore launcher_store = {};  // filled from the environment
 
-  /// Maps a field's variable to the source of its value: "TUTTI_RANK" -> "OMPI_COMM_WORLD_RANK".
-  /// The functions that read the environment fill it, and describe_options() reads it. A field that
-  /// is listed counts as set even if it holds its default.
+  /// Maps a field's environment variable to the source of its value: "TUTTI_RANK" ->
+  /// "OMPI_COMM_WORLD_RANK". The functions that read the environment fill it, and
+  /// describe_options() reads it. A field that is listed counts as set even if it holds its
+  /// default.
   std::map<std::string, std::string> sources = {};
 
   /// Returns complete_options({}): the settings of this process, for reading or for changing before

@@ -31,14 +31,14 @@ class TokenOf {
   /// the previous holder.
   bool take() { return (word_.fetch_or(kHeld, std::memory_order_acquire) & kHeld) == 0; }
   /// Puts the token back. Returns false if another thread may have to be woken. The caller must
-  /// then call next() with the mutex.
+  /// then hold the mutex and call next().
   [[nodiscard]] bool put_back() {
     return (word_.fetch_and(~kHeld, std::memory_order_acq_rel) & ~kHeld) == 0;
   }
 
-  /// Puts the token back only if no other thread wants it. After that the caller must not use the
-  /// engine. Returns false if it did nothing. The caller must then call put_back() and next() with
-  /// the mutex.
+  /// Puts the token back only if no other thread wants it. If it returns true, the caller must not
+  /// use the engine any more. If it returns false, it did nothing, and the caller must hold the
+  /// mutex and call put_back() and next().
   [[nodiscard]] bool put_back_unwanted() {
     uint32_t held = kHeld;
     return word_.compare_exchange_strong(held, 0, std::memory_order_acq_rel,

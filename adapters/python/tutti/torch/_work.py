@@ -15,7 +15,8 @@ from torch._C import _distributed_c10d as c10d
 from ._version import torch_version
 
 # get_future() waits this long for an operation of at most this many bytes. The waiting thread
-# drives the operation. If a Future ends later, two more threads must run, one after the other.
+# drives the operation. An operation that ends after get_future() has returned takes longer, because
+# two more threads must wake one after the other to complete the Future.
 SHORT_BYTES = 1 << 20
 _SHORT_SECONDS = 0.0002
 
