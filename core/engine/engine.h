@@ -280,7 +280,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   TallyOf<Statistics> tally_;
   Poller poller_;
   // report() has already logged a Work that failed because of close().
-  std::atomic<bool> told_of_pending_{false};
+  std::atomic<bool> reported_pending_{false};
   std::atomic<int> watches_{0};  // number of WatchOverPeers objects
   std::mutex log_mutex_;         // held while the log sink runs
 
@@ -288,7 +288,7 @@ class Engine final : public Driver, private Outside, public std::enable_shared_f
   CallbackQueue callbacks_;
   std::thread callback_thread_;
   // Keeps the engine alive for a thread that was still running it when close() gave up waiting.
-  std::shared_ptr<Engine> kept_;
+  std::shared_ptr<Engine> self_;
 
   // The lock of hand_over_ also guards the three members after it.
   HandOver hand_over_;

@@ -127,7 +127,7 @@ void Engine::report(const std::string& line) {
   const auto door = hand_over_.door();
   if (door == Door::breaking || door == Door::broken) return;
   if (door == Door::open) return log(LogLevel::warning, line);
-  if (!told_of_pending_.exchange(true))
+  if (!reported_pending_.exchange(true))
     log(LogLevel::warning, line + "; others that nobody waited for are not listed");
 }
 
@@ -224,7 +224,7 @@ void Engine::close(std::string_view error) noexcept {
       // The background thread owns a share of the engine. A waiting thread does not, so the engine
       // keeps itself alive for that thread.
       if (has_ended)
-        kept_ = weak_from_this().lock();
+        self_ = weak_from_this().lock();
       else
         thread_.detach();
       log(LogLevel::error,

@@ -47,7 +47,6 @@ class BlockingCalls {
   /// Returns the name of the call that waits, or an empty name if none waits.
   std::string_view name() const { return name_; }
   Clock::time_point since() const { return since_; }
-  bool is_of_two() const { return is_of_two_; }
   /// Returns whether a waiting send or receive has this rank as its peer.
   bool needs(int rank) const;
   /// Returns the number of collective calls that this rank has begun.

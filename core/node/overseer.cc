@@ -130,8 +130,7 @@ std::vector<int> Overseer::ranks_behind(const Run& run) const {
 // asynchronous calls by name. A rank that has joined takes part in asynchronous calls only. So one
 // rank may wait in a blocking call and the other in an asynchronous call of the same name, or in
 // join().
-std::optional<Error> Overseer::what_never_meets(const Pending& pending,
-                                                Clock::time_point now) const {
+std::optional<Error> Overseer::find_deadlock(const Pending& pending, Clock::time_point now) const {
   const auto status_of = [&](int rank) -> const RankStatus* {
     const auto& status = statuses_[static_cast<size_t>(rank)];
     const bool is_fresh = liveness_.seconds_since_heard(rank, now) <= Liveness::kEvidence;
@@ -172,7 +171,7 @@ std::optional<Error> Overseer::what_never_meets(const Pending& pending,
 std::optional<Error> Overseer::what_still_never_meets(const Pending& pending,
                                                       Clock::time_point now) {
   constexpr auto kGrace = std::chrono::milliseconds(500);
-  auto error = what_never_meets(pending, now);
+  auto error = find_deadlock(pending, now);
   if (!error) {
     never_meets_.clear();
     return {};

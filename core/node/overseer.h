@@ -59,7 +59,7 @@ class Overseer {
   std::vector<int> ranks_behind(const Run& run) const;
   Error silence_of(const std::vector<int>& silent, const Pending& pending,
                    Clock::time_point now) const;
-  std::optional<Error> what_never_meets(const Pending& pending, Clock::time_point now) const;
+  std::optional<Error> find_deadlock(const Pending& pending, Clock::time_point now) const;
   std::optional<Error> what_still_never_meets(const Pending& pending, Clock::time_point now);
   std::optional<Error> what_is_overdue(const Pending& pending, Clock::time_point now);
   void report_stalls(const Pending& pending, Clock::time_point now);
