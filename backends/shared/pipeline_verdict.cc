@@ -33,10 +33,10 @@ bool Pipeline::learn_verdict(Call& call, uint64_t chunk) {
   if (verdict == 0) {
     call.why =
         Error(ErrorCode::mismatch,
-              fmt::format("{}; {} must come in one order and look alike on {} ranks. Nothing was "
-                          "changed.",
+              fmt::format("{}; {} must have the same order and the same arguments on {} ranks. "
+                          "Nothing was changed.",
                           describe_disagreement(chunk),
-                          pair_.empty() ? "blocking calls" : "sends and receives that block",
+                          pair_.empty() ? "blocking calls" : "blocking sends and receives",
                           pair_.empty() ? "all" : "both"));
     call.end = end_of_all(call, chunk);
   }
