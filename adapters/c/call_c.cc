@@ -96,11 +96,10 @@ std::string_view name_of(const tutti_call_t& call) {
 }
 
 /// Returns the error of a call that is refused. The text names the kind and the tensor.
-Error refused(Form form, const tutti_call_t& call, std::string_view why) {
+Error refused_call(Form form, const tutti_call_t& call, std::string_view why) {
   const auto name = name_of(call);
   const auto quoted = name.empty() ? std::string() : fmt::format(" \"{}\"", name);
-  return c::refused(
-             fmt::format("{}{}{}: {}", kFormWords[form], name_of_kind(call.kind), quoted, why))
+  return refused(fmt::format("{}{}{}: {}", kFormWords[form], name_of_kind(call.kind), quoted, why))
       .with_tensor(name);
 }
 
@@ -117,22 +116,22 @@ unsigned given_fields(const tutti_call_t& call) {
 // Throws the error of a call that check() does not accept.
 [[noreturn]] void refuse(Form form, const tutti_call_t& call, unsigned given, unsigned meaningful) {
   if (meaningful == kAbsent)
-    throw refused(form, call, "there is no such call; start it by tutti_start()");
+    throw refused_call(form, call, "there is no such call; start it by tutti_start()");
   for (size_t i = 0; i < kFieldNames.size(); ++i)
     if (const unsigned field = 1U << i; (given & ~meaningful & field) != 0)
-      throw refused(form, call,
-                    fmt::format("{} has no meaning here (expected {})", kFieldNames[i],
-                                (kNumbers & field) != 0 ? "0" : "NULL"));
+      throw refused_call(form, call,
+                         fmt::format("{} has no meaning here (expected {})", kFieldNames[i],
+                                     (kNumbers & field) != 0 ? "0" : "NULL"));
   if ((given & kHandle) != 0)
-    throw refused(form, call, "it has a name and a handle; give one of the two");
-  throw refused(form, call, "name must not be NULL");
+    throw refused_call(form, call, "it has a name and a handle; give one of the two");
+  throw refused_call(form, call, "name must not be NULL");
 }
 
 // Throws if there are no calls of this kind and form, or if a field is set that has no meaning for
 // them. Otherwise the call has one key, its name or its handle, unless its kind needs none.
 void check(Form form, const tutti_call_t& call) {
   if (call.kind < 0 || call.kind >= kCallKindCount)
-    throw c::refused(
+    throw refused(
         fmt::format("{} is not a kind of call (expected 0 to {})", call.kind, kCallKindCount - 1));
   const unsigned meaningful = kMeaningful[form][static_cast<size_t>(call.kind)];
   const unsigned given = given_fields(call), key = given & (kName | kHandle);
@@ -157,10 +156,10 @@ ReduceOp op_alone(Form form, const tutti_call_t& call) {
                       : options.priority != 0  ? "priority"
                                                : nullptr;
   if (field != nullptr)
-    throw refused(form, call,
-                  fmt::format("{} of the options has no meaning here; leave it as "
-                              "TUTTI_REDUCE_OPTIONS sets it",
-                              field));
+    throw refused_call(form, call,
+                       fmt::format("{} of the options has no meaning here; leave it as "
+                                   "TUTTI_REDUCE_OPTIONS sets it",
+                                   field));
   return op_from(options.op);
 }
 
@@ -176,8 +175,8 @@ TensorView output_of(const tutti_call_t& call) { return view_of(call.output, "ou
 bool is_allocated(Form form, const tutti_call_t& call, bool has_work) {
   if (call.output != nullptr) return false;
   if (call.handle != nullptr)
-    throw refused(form, call, "output must not be NULL: a call by handle allocates no result");
-  if (!has_work) throw refused(form, call, "work must not be NULL: the result is its output");
+    throw refused_call(form, call, "output must not be NULL: a call by handle allocates no result");
+  if (!has_work) throw refused_call(form, call, "work must not be NULL: the result is its output");
   return true;
 }
 
@@ -258,7 +257,7 @@ void run(Communicator& comm, const tutti_call_t& call) {
       if (call.input == nullptr && call.output != nullptr)
         return comm.broadcast_blocking(name, output_of(call), root);
       if (!is_in_place(call))
-        throw refused(kBlocking, call, "it is in place; give one of input and output");
+        throw refused_call(kBlocking, call, "it is in place; give one of input and output");
       return comm.broadcast_blocking(name, input_of(call), root);
     case TUTTI_REDUCE: {
       const auto op = op_alone(kBlocking, call);
@@ -306,9 +305,9 @@ void check_member(const char* group, const Members& members, size_t index,
   const auto& first = members.calls.front();
   const auto& call = members.calls[index];
   const auto refused_member = [&](std::string_view difference) {
-    return c::refused(fmt::format("group \"{}\": call {} (\"{}\") {} call 0 (\"{}\"); give all "
-                                  "calls of a group the same",
-                                  group, index, name_of(call), difference, name_of(first)))
+    return refused(fmt::format("group \"{}\": call {} (\"{}\") {} call 0 (\"{}\"); give all "
+                               "calls of a group the same",
+                               group, index, name_of(call), difference, name_of(first)))
         .with_tensor(name_of(call));
   };
   if (call.kind != first.kind) throw refused_member("has another kind than");
@@ -327,7 +326,7 @@ Members read_members(const char* group, const tutti_call_t* calls, size_t count)
   for (size_t i = 0; i < count; ++i, at += calls->struct_size) {
     const auto* given = reinterpret_cast<const tutti_call_t*>(at);
     if (given->struct_size != calls->struct_size)
-      throw c::refused(
+      throw refused(
           fmt::format("call {} has struct_size {}, call 0 has {}; give all from TUTTI_CALL", i,
                       given->struct_size, calls->struct_size));
     const auto& call = members.calls.emplace_back(
@@ -418,8 +417,8 @@ int tutti_sendrecv(tutti_comm_t comm, const tutti_call_t* send, const tutti_call
     check(kBlocking, sent);
     check(kBlocking, received);
     if (sent.kind != TUTTI_SEND || received.kind != TUTTI_RECV)
-      throw c::refused(fmt::format("tutti_sendrecv() takes a send and a recv, not {} and {}",
-                                   name_of_kind(sent.kind), name_of_kind(received.kind)));
+      throw refused(fmt::format("tutti_sendrecv() takes a send and a recv, not {} and {}",
+                                name_of_kind(sent.kind), name_of_kind(received.kind)));
     communicator.sendrecv_blocking(sent.name, input_of(sent), sent.root, received.name,
                                    output_of(received), received.root);
   });
