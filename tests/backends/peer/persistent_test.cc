@@ -465,7 +465,7 @@ class ReplayingDevice : public FakeDevice {
 
 TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
   ReplayingDevice fake;
-  std::atomic<int> over{0};
+  std::atomic<int> ended{0};
   run_threads(
       2,
       [&](Communicator& comm) {
@@ -483,8 +483,8 @@ TEST(Persistent, AGraphThatIsReplayedAfterCloseEndsAtOnce) {
         expect_error(ErrorCode::closed, "its Communicator is closed", [&] { allreduce.check(); });
         // The kernel writes into memory of the other rank's object, so that object must still
         // exist.
-        ++over;
-        EXPECT_TRUE(wait_until([&] { return over == 2; }));
+        ++ended;
+        EXPECT_TRUE(wait_until([&] { return ended == 2; }));
       },
       over("memory"));
 }

@@ -137,7 +137,7 @@ void change_between_two(Communicator& comm, Odd of_sender, Odd of_receiver) {
     }
     const auto error = test::expect_error(ErrorCode::mismatch, "", [&] { work.wait(); });
     EXPECT_EQ(error.tensor(), "x");
-    const std::string line = error.what();
+    std::string line = error.what();
     EXPECT_EQ(values, before);
     EXPECT_EQ(doubles, doubles_before);
     // Both ranks get the same error line.

@@ -292,7 +292,7 @@ TEST(AtWork, TheLogIsAsLoudAsAskedFor) {
         2,
         [&](Communicator& comm) {
           if (comm.rank() == 1)
-            wait_until([&] { return reports != 0; }, level == LogLevel::warning ? 30 : 0.5);
+            test::wait_until([&] { return reports != 0; }, level == LogLevel::warning ? 30 : 0.5);
           std::vector<float> values(10, 1.0f);
           comm.allreduce("late", values).wait();
         },
