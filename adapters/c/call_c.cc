@@ -30,8 +30,17 @@ static_assert(is_number_of(TUTTI_ALLREDUCE, CollectiveKind::allreduce) &&
               is_number_of(TUTTI_SEND, CollectiveKind::send) &&
               is_number_of(TUTTI_RECV, CollectiveKind::recv) &&
               is_number_of(TUTTI_BARRIER, CollectiveKind::barrier));
-static_assert(TUTTI_JOIN == kCollectiveKindCount, "join comes after the kinds of collectives");
-constexpr int kCallKindCount = TUTTI_SPARSE_ALLREDUCE + 1;
+// The numbers below TUTTI_JOIN are for kinds of collectives.
+static_assert(kCollectiveKindCount <= TUTTI_JOIN && TUTTI_JOIN < TUTTI_SPARSE_ALLREDUCE);
+constexpr int kCallKindCount = kCollectiveKindCount + TUTTI_SPARSE_ALLREDUCE - TUTTI_JOIN + 1;
+
+// Returns the position of a kind of call among all kinds, or -1 if there is no such kind.
+constexpr int index_of_kind(int kind) {
+  if (kind >= 0 && kind < kCollectiveKindCount) return kind;
+  return kind >= TUTTI_JOIN && kind <= TUTTI_SPARSE_ALLREDUCE
+             ? kCollectiveKindCount + kind - TUTTI_JOIN
+             : -1;
+}
 
 constexpr bool is_collective(int kind) { return kind < kCollectiveKindCount; }
 
@@ -85,8 +94,9 @@ constexpr unsigned meaningful_fields(Form form, int number) {
 constexpr auto kMeaningful = [] {
   std::array<std::array<unsigned, kCallKindCount>, kFormWords.size()> fields{};
   for (const Form form : {kStarted, kGrouped, kBlocking})
-    for (int kind = 0; kind < kCallKindCount; ++kind)
-      fields[form][static_cast<size_t>(kind)] = meaningful_fields(form, kind);
+    for (int kind = 0; kind <= TUTTI_SPARSE_ALLREDUCE; ++kind)
+      if (index_of_kind(kind) >= 0)
+        fields[form][static_cast<size_t>(index_of_kind(kind))] = meaningful_fields(form, kind);
   return fields;
 }();
 
@@ -130,10 +140,12 @@ unsigned given_fields(const tutti_call_t& call) {
 // Throws if there are no calls of this kind and form, or if a field is set that has no meaning for
 // them. Otherwise the call has one key, its name or its handle, unless its kind needs none.
 void check(Form form, const tutti_call_t& call) {
-  if (call.kind < 0 || call.kind >= kCallKindCount)
-    throw refused(
-        fmt::format("{} is not a kind of call (expected 0 to {})", call.kind, kCallKindCount - 1));
-  const unsigned meaningful = kMeaningful[form][static_cast<size_t>(call.kind)];
+  const int index = index_of_kind(call.kind);
+  if (index < 0)
+    throw refused(fmt::format("{} is not a kind of call (expected 0 to {}, {} or {})", call.kind,
+                              kCollectiveKindCount - 1, static_cast<int>(TUTTI_JOIN),
+                              static_cast<int>(TUTTI_SPARSE_ALLREDUCE)));
+  const unsigned meaningful = kMeaningful[form][static_cast<size_t>(index)];
   const unsigned given = given_fields(call), key = given & (kName | kHandle);
   const bool has_key = key == kName || key == kHandle, needs_key = (meaningful & kName) != 0;
   if ((given & ~meaningful) != 0 || has_key != needs_key || meaningful == kAbsent)

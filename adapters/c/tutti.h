@@ -242,7 +242,8 @@ int tutti_shrink(tutti_comm_t comm, double seconds, tutti_comm_t* survivors);
 
 /* --- calls --- */
 
-/* Kinds of calls, and the fields of a tutti_call_t that each takes. */
+/* Kinds of calls, and the fields of a tutti_call_t that each takes. The numbers up to 63 are for
+ * kinds of collectives. */
 enum tutti_kind {
   /*                             input              | output                  | root | rows | opt */
   TUTTI_ALLREDUCE = 0,        /* values             | result (1)              | -    | -    | all */
@@ -256,8 +257,8 @@ enum tutti_kind {
   TUTTI_SEND = 8,             /* values             | -                       | to   | -    | -   */
   TUTTI_RECV = 9,             /* -                  | values                  | from | -    | -   */
   TUTTI_BARRIER = 10,         /* -                  | -                       | -    | -    | -   */
-  TUTTI_JOIN = 11,            /* -                  | -                       | -    | -    | -   */
-  TUTTI_SPARSE_ALLREDUCE = 12 /* indices: i64[k]    | -, `values`: [k, ...]   | -    | -    | op  */
+  TUTTI_JOIN = 64,            /* -                  | -                       | -    | -    | -   */
+  TUTTI_SPARSE_ALLREDUCE = 65 /* indices: i64[k]    | -, `values`: [k, ...]   | -    | -    | op  */
 };
 
 /* The root of a receive from any rank that sends this name here. */

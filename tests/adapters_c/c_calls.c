@@ -34,8 +34,8 @@ const char* check_call_fields(tutti_comm_t comm) {
     const tutti_call_t* call;
     const char* text;
   } started[] = {
-      {CALL(-1), "-1 is not a kind of call (expected 0 to 12)"},
-      {CALL(13), "13 is not a kind of call (expected 0 to 12)"},
+      {CALL(-1), "-1 is not a kind of call (expected 0 to 10, 64 or 65)"},
+      {CALL(13), "13 is not a kind of call (expected 0 to 10, 64 or 65)"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .root = 2),
        "allreduce \"w\": root has no meaning here (expected 0)"},
       {CALL(TUTTI_ALLREDUCE, .name = "w", .input = &some, .order = 1),
@@ -114,7 +114,7 @@ const char* check_call_fields(tutti_comm_t comm) {
     const tutti_call_t* call;
     const char* text;
   } blocking[] = {
-      {CALL(99), "99 is not a kind of call (expected 0 to 12)"},
+      {CALL(99), "99 is not a kind of call (expected 0 to 10, 64 or 65)"},
       {CALL(TUTTI_JOIN), "blocking join: there is no such call; start it by tutti_start()"},
       {CALL(TUTTI_SPARSE_ALLREDUCE, .name = "w"),
        "blocking sparse_allreduce \"w\": there is no such call; start it by tutti_start()"},
