@@ -43,8 +43,8 @@ struct ShardedMemory {
 /// Parameters of which each rank updates a part. reduce_scatter turns gradients into shards of
 /// their sum or mean, and allgather makes the values whole again. The memory that a stage divides
 /// is returned to the system but keeps its address, so that a trainer's pointers stay valid. The
-/// memory reads as zeros until it is gathered. Until then the library's calls refuse divided values.
-/// One thread steps and makes these calls; any thread may announce gradients.
+/// memory reads as zeros until it is gathered. Until then the library's calls refuse divided
+/// values. One thread steps and makes these calls; any thread may announce gradients.
 class ShardedParameters {
  public:
   /// A parameter of the trainer, f32 or f64 in host memory, row-major.

@@ -32,9 +32,9 @@ class Gate : public std::enable_shared_from_this<Gate> {
   using Welcome = std::function<void(tcp::socket socket, int peer)>;
   using TurnAway = std::function<void(std::exception_ptr error, int claimed_peer)>;
 
-  /// `keeper` is the name in the log of the rank that accepts here ("rank 3"). `turn_away` gets the errors of
-  /// failed connections. `log` and `turn_away` may be empty. The gate sets terms.peer_name for each
-  /// connection.
+  /// `keeper` is the name in the log of the rank that accepts here ("rank 3"). `turn_away` gets the
+  /// errors of failed connections. `log` and `turn_away` may be empty. The gate sets
+  /// terms.peer_name for each connection.
   Gate(tcp::acceptor acceptor, HandshakeTerms terms, const std::string& keeper, LogSink log,
        Welcome welcome, TurnAway turn_away);
   void open();

@@ -1,7 +1,6 @@
-#include "tutti/adapters/nn/layers/layers.h"
-
 #include <fmt/format.h>
 
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/base/error.h"
 
 namespace tutti::nn {

@@ -1,8 +1,7 @@
-#include "tutti/adapters/nn/layers/layers.h"
-
 #include <fmt/format.h>
 
 #include "tutti/adapters/nn/kernels/layer_kernels.h"
+#include "tutti/adapters/nn/layers/layers.h"
 #include "tutti/base/error.h"
 #include "tutti/tensor/absent_memory.h"
 #include "tutti/tensor/device_runtime.h"

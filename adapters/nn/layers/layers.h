@@ -191,8 +191,8 @@ std::unique_ptr<Layer> attention(const AttentionOptions& options);
 
 /// Maps [batch, length, inputs] to the hidden values [batch, length, width] of every step. The
 /// hidden values before the first step are zero. Parameters: input_weight [gates * width, inputs],
-/// hidden_weight [gates * width, width], and a bias for each. The gates of lstm() are input, forget,
-/// candidate and output, in this order. Those of gru() are reset, update and candidate.
+/// hidden_weight [gates * width, width], and a bias for each. The gates of lstm() are input,
+/// forget, candidate and output, in this order. Those of gru() are reset, update and candidate.
 std::unique_ptr<Layer> lstm(int64_t inputs, int64_t width);
 std::unique_ptr<Layer> gru(int64_t inputs, int64_t width);
 
