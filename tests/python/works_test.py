@@ -394,7 +394,7 @@ class Arrays(unittest.TestCase):
                     with self.assertRaisesRegex(tutti.InvalidArgumentError, "a whole number"):
                         call()
             comm.broadcast("good", ones, numpy.int32(0)).wait(DEADLINE)
-            with self.assertRaisesRegex(tutti.InvalidArgumentError, "no dtype"):
+            with self.assertRaisesRegex(tutti.InvalidArgumentError, "not a dtype"):
                 tutti.Memory(0, (1,), "f31")
             with self.assertRaisesRegex(tutti.InvalidArgumentError, "extent of -1"):
                 tutti.Memory(0, (-1,), "f32")

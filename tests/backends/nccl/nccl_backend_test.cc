@@ -179,12 +179,12 @@ TEST(Nccl, WhatIsMissingIsOneErrorOnAllRanks) {
        {Row{"/nowhere/libnccl.so.2", 22809, "NCCL cannot be loaded"},
         Row{TUTTI_FAKE_NCCL, 21705, "is NCCL 2.17.5, but backend nccl needs 2.18.0 or later"}}) {
     FakeNccl::begin({.version = version});
-    const auto heard = connect_refusals(
-        find_backend("nccl"), 2, version < 22000 ? ErrorCode::version : ErrorCode::unavailable,
-        [&, &library = library, &version = version](Context& context) {
-          context.settings["TUTTI_BACKEND_LIBRARY"] =
-              context.rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
-        });
+    const auto heard =
+        connect_refusals(find_backend("nccl"), 2, ErrorCode::unavailable,
+                         [&, &library = library, &version = version](Context& context) {
+                           context.settings["TUTTI_BACKEND_LIBRARY"] =
+                               context.rank == 1 || version < 22000 ? library : TUTTI_FAKE_NCCL;
+                         });
     for (const auto& text : heard)
       EXPECT_THAT(text, testing::AllOf(testing::StartsWith("rank "), testing::HasSubstr(says)));
     EXPECT_EQ(heard[0], heard[1]);

@@ -137,7 +137,7 @@ TEST(Negotiator, EveryDisagreementIsAnError) {
     const auto ready = negotiator.take_ready();
     ASSERT_EQ(ready.size(), 1u);
     ASSERT_TRUE(ready[0].error);
-    EXPECT_NE(std::string(ready[0].error->what()).find(std::string("one ") + test.what),
+    EXPECT_NE(std::string(ready[0].error->what()).find(std::string("the same ") + test.what),
               std::string::npos)
         << ready[0].error->what();
     EXPECT_EQ(ready[0].error->rank(), 1);

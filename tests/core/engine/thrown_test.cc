@@ -34,7 +34,7 @@ std::vector<Thrown> kinds() {
   return {{"runtime_error", [] { throw std::runtime_error("oops"); }, ErrorCode::internal, "oops"},
           {"bad_alloc", [] { throw std::bad_alloc(); }, ErrorCode::out_of_memory,
            "it ran out of memory"},
-          {"int", [] { throw 7; }, ErrorCode::internal, "no std::exception"},
+          {"int", [] { throw 7; }, ErrorCode::internal, "not a std::exception"},
           {"Error", [] { throw Error(ErrorCode::unavailable, "no card"); }, ErrorCode::unavailable,
            "no card"}};
 }

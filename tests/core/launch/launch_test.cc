@@ -236,7 +236,7 @@ TEST(DetectLauncher, SlurmWithASecretWorksOutTheAddress) {
 TEST(DetectLauncher, SlurmWithoutASecretLeavesAFile) {
   EXPECT_EQ(detect_launcher(kSlurm).file, "slurm-7.0.0-40001");
   EXPECT_EQ(detect_launcher(with(kSlurm, "SLURM_RESTART_COUNT", "2")).file, "slurm-7.0.2-40001");
-  EXPECT_THAT(launch_refusal(with(kSlurm, "SLURM_JOB_ID", "../x")), HasSubstr("no numbers"));
+  EXPECT_THAT(launch_refusal(with(kSlurm, "SLURM_JOB_ID", "../x")), HasSubstr("not numbers"));
 }
 
 TEST(DetectLauncher, AGivenStoreNeedsNoExchange) {

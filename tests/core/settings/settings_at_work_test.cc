@@ -68,8 +68,8 @@ TEST(MustAgree, EverySettingThatChangesWhatRanksSend) {
     };
     const auto heard = test::create_refusals(2, tune, ErrorCode::mismatch);
     for (const auto& text : heard)
-      EXPECT_EQ(text, fmt::format("rank 0 has {0}={1}, rank 1 has {0}={2}; all ranks must have one "
-                                  "setting",
+      EXPECT_EQ(text, fmt::format("rank 0 has {0}={1}, rank 1 has {0}={2}; all ranks must have "
+                                  "the same setting",
                                   setting.variable, setting.zero, setting.one));
   }
 }
